@@ -31,7 +31,7 @@ WIDTH = 132
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A title, the columns' heads, and rows of texts."""
+    """A title, the columns' heads, and rows of strings."""
 
     title: str
     columns: Sequence[str]

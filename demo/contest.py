@@ -85,7 +85,7 @@ def contestants(
 
     Args:
         history: Earlier requests, to which ladders are fitted.
-        compare: Strategies, as texts such as `"pow2"` or `"fit:6"`; none: three that suit the text.
+        compare: Strategies, such as `"pow2"` or `"fit:6"`; none: three that suit the text.
         rungs: How many lengths the fitted ladder among these three has.
     """
     lengths = {LONGEST: 0} | _counts(tokens.shape[1] for tokens in history)

@@ -298,7 +298,7 @@ class FrozenError(ShapeExecError, RuntimeError):
     """A frozen `Exec` needs a graph that is not compiled.
 
     Attributes:
-        graph: The plan of the call, or the buckets of the graph that JAX has forgotten, as a text.
+        graph: The plan of the call, or the buckets of the graph that JAX has forgotten: a string.
     """
 
     def __init__(self, what: str, *, graph: str, fix: str, **lines: Unpack[_Lines]) -> None:

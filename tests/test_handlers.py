@@ -105,7 +105,7 @@ def without_value(source: str) -> Iterator[str]:
         name = ast.unparse(node.func).rpartition(".")[2]
         if not name.endswith("Error") or {"got", "where"} & {one.arg for one in node.keywords}:
             continue
-        text = node.args[0]  # a variable holds a text that is made elsewhere
+        text = node.args[0]  # a variable holds a string that is made elsewhere
         if isinstance(text, ast.Constant):
             yield str(text.value)
 
@@ -157,7 +157,7 @@ def without_name(source: str) -> Iterator[str]:
 
 
 def template(text: ast.expr) -> str:
-    """A text with the sources of its values in braces, without their formats."""
+    """A string with the sources of its values in braces, without their formats."""
     if isinstance(text, ast.JoinedStr):
         return "".join(map(template, text.values))
     if isinstance(text, ast.BinOp):

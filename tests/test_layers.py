@@ -84,7 +84,7 @@ def test_a_module_says_what_it_knows_and_what_it_leaves_to_others(path):
 
 # Imports inside of a function that close a circle, each with its reason.
 LATE = {
-    # A text such as "pow2" stands for a ladder, and ladders take one for `beyond=`.
+    # A string such as "pow2" stands for a ladder, and ladders take one for `beyond=`.
     ("shapeexec.bucketing._bounded", "shapeexec.bucketing._custom"),
 }
 

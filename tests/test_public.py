@@ -55,7 +55,7 @@ def test_the_version_is_visible():
 def test_a_public_name_exists_and_says_what_it_is(module, name):
     value = getattr(module, name)
     if isinstance(value, tuple | str):
-        return  # a constant says it in a text below it
+        return  # a constant says it in a string below it
     assert inspect.getdoc(value)
 
 

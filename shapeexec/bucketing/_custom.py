@@ -1,4 +1,4 @@
-"""Strategies from texts, numbers, lists, functions and other objects: `as_strategy`.
+"""Strategies from strings, numbers, lists, functions and other objects: `as_strategy`.
 
 The laws are not checked here; `check_laws` and `checked_bucket` do that.
 """
@@ -74,13 +74,13 @@ def as_part(value: object, name: str) -> Strategy:
 
 
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
-    """Convert a text, a number, a list or a function to a strategy.
+    """Convert a string, a number, a list or a function to a strategy.
 
     Args:
-        value: A `Strategy`, which is returned unchanged; a text: `"exact"`, `"pow2"`, `"linear:8"`,
-            `"geometric:1.5"`, `"hybrid:64,64"` or `"ladder:30,60,90"`; an int `n`, for `Linear(n)`;
-            a list or tuple of ints, the buckets of a `Ladder`; any other object with a method
-            `bucket(size)`; or a function from size to bucket.
+        value: A `Strategy`, which is returned unchanged; a string: `"exact"`, `"pow2"`,
+            `"linear:8"`, `"geometric:1.5"`, `"hybrid:64,64"` or `"ladder:30,60,90"`; an int `n`,
+            for `Linear(n)`; a list or tuple of ints, the buckets of a `Ladder`; any other object
+            with a method `bucket(size)`; or a function from size to bucket.
         name: The option that it was given for.
 
     Returns:

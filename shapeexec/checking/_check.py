@@ -108,9 +108,8 @@ def examine(
 def _of_trees(symbolic: Any, plain: Any) -> str:
     texts = f"the result is {symbolic} instead of {plain}"
     if " at 0x" in texts:  # the addresses of our own objects
-        return (
-            "what the result holds beside arrays (a field, an attribute, a text) depends on a size"
-        )
+        kinds = "a field, an attribute, a string"
+        return f"what the result holds beside arrays ({kinds}) depends on a size"
     return texts
 
 

@@ -79,7 +79,7 @@ class CostModel:
         name: The function's name.
         symbols: The symbols of its sizes, sorted.
         lines: The work by primitive and line of code, in the order of the program.
-        guards: The conditions on the sizes under which it holds, as texts.
+        guards: The conditions on the sizes under which it holds, as strings.
         notes: What was not counted, or was assumed.
         sizes: The sizes of the call that it was made for.
         memory: The bytes that may be needed at once; the greatest of these is.

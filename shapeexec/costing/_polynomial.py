@@ -99,7 +99,7 @@ def of_factor(text: str, at: Callable[[Mapping[str, Any]], Any]) -> Polynomial:
 
 
 def of_dim(dim: Any) -> Polynomial:
-    """The polynomial of a dim: an integer, a text, a `Dim` or a JAX dim."""
+    """The polynomial of a dim: an integer, a string, a `Dim` or a JAX dim."""
     return constant(dim) if isinstance(dim, int) else _of_text(_dim.dim_text(dim))
 
 

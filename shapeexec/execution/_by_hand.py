@@ -37,7 +37,7 @@ class Sizes(Mapping[str, int]):
     Attributes:
         sizes: By symbol, in the order of the alphabet. A size may be 0.
         ranges: By symbol the least and the greatest size of its bucket; the latter is the bucket.
-        spec: How the arrays were padded: a tree of texts, `Shape`s and None.
+        spec: How the arrays were padded: a tree of strings, `Shape`s and None.
 
     Example:
         >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", buckets=sx.Pow2())

@@ -124,7 +124,7 @@ class _Layout:
         return BoundSpec(self.given.structure, tuple(specs))
 
     def texts(self, inferred: Inferred) -> list[str | None]:
-        """The same as texts."""
+        """The same as strings."""
         texts = [None if spec is None else str(spec) for spec in self.given.specs]
         for number, text in zip(self.open, inferred.texts, strict=True):
             texts[number] = text

@@ -1,4 +1,4 @@
-"""The key of a graph: its parts, and their texts.
+"""The key of a graph: its parts, and their strings.
 
 A cache hit compares these parts, so each is a tuple, whose hash is fast. `_store` keeps graphs
 under their keys.
@@ -25,7 +25,7 @@ class Base(NamedTuple):
 
     Attributes:
         tree: The structure of (positional, keyword) arguments.
-        dims: Per leaf its dims as texts, symbolic where its spec says so.
+        dims: Per leaf its dims as strings, symbolic where its spec says so.
         dtypes: Per leaf its dtype, and whether it promotes like a Python scalar.
         static: The leaves that are no arrays.
         config: JAX's configuration, as its own caches know it.
@@ -59,7 +59,7 @@ class Base(NamedTuple):
 
     @property
     def constants(self) -> dict[str, tuple[Hashable, str]]:
-        """By place what tells one value of a constant from another, and the value as a text."""
+        """By place what tells one value of a constant from another, and the value as a string."""
         parts = self.static_parts
         return {place: parts[place] for place in parts if not place.startswith(_TREE)}
 
@@ -107,7 +107,7 @@ class Kind(NamedTuple):
 
     @property
     def sharding_texts(self) -> dict[str, str]:
-        """By place the sharding of each argument that was put there on purpose, as a text."""
+        """By place the sharding of each argument that was put there on purpose, as a string."""
         return {p: sharding_text(s) for p, s in self.shardings.items() if s is not None}
 
 
@@ -269,14 +269,14 @@ def graph_name(fn: str, sizes: str) -> str:
 
     Args:
         fn: The name of the function.
-        sizes: The buckets as a text, see `shown_sizes`.
+        sizes: The buckets as a string, see `shown_sizes`.
     """
     own = fn.rpartition(".")[2]
     return GRAPH_PREFIX + re.sub(r"\W+", "_", f"{own} {sizes.replace('=', '')}").strip("_")
 
 
 def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], *, examples: int | None) -> str:
-    """Buckets as a text: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
+    """Buckets as a string: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
     text = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
     text = text or "no sizes"
     return text if examples is None else f"map of {examples}: {text}"

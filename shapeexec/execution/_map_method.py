@@ -179,7 +179,7 @@ class MapMethod:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as a text: `0-3, 7`."""
+    """Numbers as a string: `0-3, 7`."""
     return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in _runs(numbers))
 
 

@@ -156,7 +156,7 @@ def _comparison(kind: type) -> Comparison:
     base = _base(kind)
     if kind.__hash__ is None or base is frozenset:
         return Comparison.BY_NOTHING if base is None else Comparison.BY_CONTENT
-    # A text with attributes: the equality of texts knows nothing of them.
+    # A string with attributes: the equality of strings knows nothing of them.
     is_inherited = base not in (None, object, kind) and kind.__eq__ is base.__eq__
     return Comparison.BY_CONTENT if is_inherited else Comparison.BY_VALUE
 

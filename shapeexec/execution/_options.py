@@ -140,7 +140,7 @@ def strategy_raised(
 
 
 def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:
-    """The specs by position in their normal form: texts, shapes and None; None: the defaults.
+    """The specs by position in their normal form: strings, shapes and None; None: the defaults.
 
     Raises:
         SpecError: One is malformed, or it is one spec where a sequence of them is meant.
@@ -260,7 +260,7 @@ def check_kind(name: str, given: Any, *, kind: type, fix: str) -> None:
 
 
 def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
-    """Check that an option is one of a few texts.
+    """Check that an option is one of a few strings.
 
     Raises:
         ConfigError: It is not.

@@ -75,7 +75,7 @@ class Proofs:
             sizes: The size of each symbol.
 
         Returns:
-            The first difference as a text; None: there is none, or the call is not checked.
+            The first difference as a string; None: there is none, or the call is not checked.
 
         Raises:
             Exception: Whatever the plain function raises at these sizes.

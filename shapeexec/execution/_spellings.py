@@ -260,7 +260,7 @@ def _is_static(dim: Any) -> bool:
 
 
 def _own_name(dim: Any) -> Any:
-    """The name of a dim: a text, or the name of another library's symbol or typed dim."""
+    """The name of a dim: a string, or the name of another library's symbol or typed dim."""
     dim = getattr(dim, "type", dim)
     return dim if isinstance(dim, str) else getattr(dim, "__name__", getattr(dim, "name", None))
 

@@ -1,7 +1,7 @@
 """The arguments of one call, split into arrays, which a graph takes, and constants.
 
-Modules, functions, texts and objects are split leaf by leaf: arrays are data, and all other leaves
-are part of the graph's key. `_parts` splits one tree, and `_merge` puts it together again.
+Modules, functions, strings and objects are split leaf by leaf: arrays are data, and all other
+leaves are part of the graph's key. `_parts` splits one tree, and `_merge` puts it together again.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ def _share(row: GraphRow) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes as a text: `1.2 MB`, in powers of 1,000."""
+    """Bytes as a string: `1.2 MB`, in powers of 1,000."""
     for unit in _BYTES[:-1]:
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -57,7 +57,7 @@ COLUMNS = (*_TEXTS, *_CELLS)
 
 
 def drawn(rows: Sequence[GraphRow], columns: Sequence[str] = ()) -> str:
-    """The table as a text.
+    """The table as a string.
 
     Args:
         rows: The graphs.

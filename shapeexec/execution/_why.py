@@ -102,7 +102,7 @@ def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
 
 
 def _parts_of(row: GraphRow) -> _Parts:
-    """By name each part of what names a graph: its value and a text."""
+    """By name each part of what names a graph: its value and a string."""
     kind = kind_of(row.key)
     base, exact = kind.base, dict(kind.exact)
     parts: dict[str, tuple[Hashable, str]] = {}

@@ -103,7 +103,7 @@ def _head(program: Content) -> Iterator[str]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Texts joined by commas, none of which is broken across lines."""
+    """Strings joined by commas, none of which is broken across lines."""
     return ", ".join(text.replace(" ", _HARD_SPACE) for text in texts)
 
 

@@ -232,7 +232,7 @@ class Listener:
             return number
         if isinstance(value, tuple):
             return tuple(self._computed(_item(expression, i)) for i in range(len(_items(value))))
-        self._pin(expression.symbols)  # a text, or bytes, is another one at each size
+        self._pin(expression.symbols)  # a string, or bytes, is another one at each size
         return value
 
     def _guard(self, expression: HostExpression, outcome: Any) -> None:

@@ -88,7 +88,7 @@ class Trace:
 
     @property
     def ragged_arguments(self) -> list[str]:
-        """The arguments with a symbolic dim as texts, `f32[b,s]`; all arguments if none has one."""
+        """The arguments with a symbolic dim, such as `f32[b,s]`; all arguments if none has one."""
         avals = self.jaxpr.in_avals
         ragged = [a for a in avals if any(not isinstance(dim, int) for dim in a.shape)]
         return list(map(_compat.describe_aval, ragged or avals))

@@ -38,8 +38,8 @@ class Dim:
         text: The dimension as JAX prints it.
 
     Args:
-        dim: An integer; a text such as `"2*s + 1"` or `"s // 2"`; a `Dim`; a JAX dim; or `UNKNOWN`,
-            for a new symbol.
+        dim: An integer; a string such as `"2*s + 1"` or `"s // 2"`; a `Dim`; a JAX dim; or
+            `UNKNOWN`, for a new symbol.
 
     Raises:
         SpecError: It is none of these, the text is not a dimension, or it is -1, which other
@@ -188,7 +188,7 @@ _unknown_numbers = itertools.count(1)  # next() on it is atomic
 
 
 def is_unknown(dim: Any) -> bool:
-    """Whether a dim is `UNKNOWN` or a text for it."""
+    """Whether a dim is `UNKNOWN` or a string for it."""
     return isinstance(dim, Unknown) or (isinstance(dim, str) and dim.strip() in _unknown.MARKS)
 
 
@@ -206,7 +206,7 @@ def negative(what: str, *ways_out: str) -> SpecError:
 
 
 def dim_text(dim: DimLike | Any) -> str:
-    """Return the text of a dimension: an integer, a text, a `Dim` or a JAX dim.
+    """Return the text of a dimension: an integer, a string, a `Dim` or a JAX dim.
 
     Raises:
         SpecError: It is none of these.
@@ -232,7 +232,7 @@ def dim_text(dim: DimLike | Any) -> str:
 
 _MOST_TEXTS = 4096
 _texts: dict[int, tuple[Any, str]] = {}
-"""By identity, JAX dims and their texts. A trace asks for the texts of a few dims very often, and
+"""By identity, JAX dims and their strings. A trace asks for those of a few dims very often, and
 JAX writes each anew. A dim that is held keeps its identity."""
 _texts_lock = threading.Lock()  # for writing
 
@@ -248,7 +248,7 @@ def _text_of(dim: Any) -> str:
 
 
 def symbols_of(dim: DimLike | Any) -> frozenset[str]:
-    """Return the symbols of a dimension: an integer, a text, a `Dim` or a JAX dim."""
+    """Return the symbols of a dimension: an integer, a string, a `Dim` or a JAX dim."""
     if isinstance(dim, int):
         return frozenset()
     return frozenset(_expression.parse(dim_text(dim)).symbols)
@@ -258,7 +258,7 @@ def evaluate(dim: DimLike | Any, env: Mapping[str, Any]) -> Any:
     """Return the value of a dimension with operands in place of its symbols.
 
     Args:
-        dim: An integer, a text, a `Dim` or a JAX dim.
+        dim: An integer, a string, a `Dim` or a JAX dim.
         env: By symbol: Python integers, NumPy integer arrays, JAX i32 arrays or tracers, or JAX
             dims (which substitutes them). Integers may be mixed with any of the others.
 
@@ -279,7 +279,7 @@ def maximum(
     """Return the largest value of a dimension while its symbols range over integer intervals.
 
     Args:
-        dim: An integer, a text, a `Dim` or a JAX dim.
+        dim: An integer, a string, a `Dim` or a JAX dim.
         ranges: By symbol, the least and the greatest size, both included. A symbol without a
             range is at least 1.
         limit: The most combinations of sizes to evaluate, of the symbols in which the dimension is

@@ -1,8 +1,8 @@
 """The grammar of a dimension's text, and its evaluation on integers, arrays, tracers and dims.
 
 JAX prints a dimension as `2*s + 1`, `floordiv(s, 2)`, `mod(s, 3)`, `max(s - 2, 0)`, `s^2 - b`;
-people also write `s // 2`, `s % 3`, `s**2`. Both are read here, and nothing else of Python: a text
-is parsed, checked node by node and compiled once. `Dim` itself is in `_dim`.
+people also write `s // 2`, `s % 3`, `s**2`. Both are read here, and nothing else of Python: it is
+parsed, checked node by node and compiled once. `Dim` itself is in `_dim`.
 """
 
 # `operator.floordiv` has unknown type parameters.

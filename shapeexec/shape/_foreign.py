@@ -11,9 +11,9 @@ from shapeexec._errors import ConfigError
 
 _BY_KIND = {
     "O": "numbers: `x.astype(np.float32)`, or arrays of their own where its rows differ in length",
-    "U": "numbers in the place of texts, such as their positions in a vocabulary",
-    "S": "numbers in the place of texts, such as `np.frombuffer(x, np.uint8)`",
-    "T": "numbers in the place of texts, such as their positions in a vocabulary",
+    "U": "numbers in the place of strings, such as their positions in a vocabulary",
+    "S": "numbers in the place of strings, such as `np.frombuffer(x, np.uint8)`",
+    "T": "numbers in the place of strings, such as their positions in a vocabulary",
     "M": "numbers: `x.astype(np.int64)` counts units since 1970",
     "m": "numbers: `x.astype(np.int64)` counts units",
     "V": "its fields as a dict of arrays: `{name: x[name] for name in x.dtype.names}`",

@@ -1,6 +1,6 @@
-"""The spellings of specs, normalized to texts, `Shape`s and None.
+"""The spellings of specs, normalized to strings, `Shape`s and None.
 
-A tuple of dims becomes a text, and each `UNKNOWN` a symbol that is named after its place. How a
+A tuple of dims becomes a string, and each `UNKNOWN` a symbol that is named after its place. How a
 spec fits arguments is not known here.
 """
 
@@ -21,7 +21,7 @@ from shapeexec.shape._pattern import Spec, make_spec, parse_spec
 from shapeexec.shape._shape import Shape
 from shapeexec.shape._unknown import UNKNOWN, Unknown
 
-SpecTree = Any  # a pytree prefix whose leaves are a text, a tuple of dims, a `Shape` or None
+SpecTree = Any  # a pytree prefix whose leaves are a string, a tuple of dims, a `Shape` or None
 
 
 def is_one_spec(value: Any) -> bool:
@@ -39,7 +39,7 @@ def is_one_spec(value: Any) -> bool:
 
 
 def is_dim(value: Any) -> bool:
-    """Whether a value in a tuple is a dim. A text is not: it is a spec of its own."""
+    """Whether a value in a tuple is a dim. A string is not: it is a spec of its own."""
     if isinstance(value, Dim | Unknown) or value is ... or jax.export.is_symbolic_dim(value):
         return True
     try:
@@ -66,13 +66,13 @@ def is_size(value: Any) -> TypeGuard[int]:
 
 
 def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
-    """The specs by position. A single spec that is not a text may be given without a tuple.
+    """The specs by position. A single spec that is not a string may be given without a tuple.
 
     Args:
         in_shapes: A tuple or a list of specs, or the dims of the only argument, not all ints.
 
     Raises:
-        SpecError: It is a text, a shape, a dim, or no specs at all.
+        SpecError: It is a string, a shape, a dim, or no specs at all.
     """
     if is_one_spec(in_shapes) and not all(map(is_size, in_shapes)):
         return (in_shapes,)  # ints only are more likely positions of axes, and are refused
@@ -87,7 +87,7 @@ def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
 
 
 def normal_by_position(in_shapes: Any) -> tuple[SpecTree, ...]:
-    """Normalize specs by position: each leaf becomes a text, a `Shape` or None.
+    """Normalize specs by position: each leaf becomes a string, a `Shape` or None.
 
     Raises:
         SpecError: One is malformed, or `in_shapes` is not a sequence of specs.
@@ -142,7 +142,7 @@ def read(leaf: Any, where: str) -> Spec | None:
     """Parse one leaf of a tree of specs; None: static.
 
     Args:
-        leaf: A text, a tuple of dims, a `Shape` or None.
+        leaf: A string, a tuple of dims, a `Shape` or None.
         where: Its path for errors: `in_shapes[0]['tokens']`.
 
     Raises:
@@ -196,7 +196,7 @@ def _check_changes(dims: tuple[Any, ...], spec: Spec, *, where: str) -> None:
 
 # Advice
 
-_FORMS = 'a text such as "b, 512", a tuple of dims, a Shape, or None for what is static'
+_FORMS = 'a string such as "b, 512", a tuple of dims, a Shape, or None for what is static'
 _WHY = "a list, or a tuple of specs, mirrors one in the argument; a tuple of dims alone is one spec"
 _NAMES = ("b", "s")  # of axes 0 and 1, if they have none
 _MOST_AXES = 4
@@ -308,7 +308,7 @@ def _one_array(dims: Sequence[Any]) -> str | None:
 
 
 def _as_dim(dim: Any) -> Any:
-    """A dim in our spelling: -1 becomes a size that changes, a text a symbol."""
+    """A dim in our spelling: -1 becomes a size that changes, a string a symbol."""
     if is_unknown(dim) or (is_size(dim) and dim == -1):
         return UNKNOWN
     if not isinstance(dim, str):

@@ -97,7 +97,7 @@ def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
     """Parse a user's constraints, given as one text or several.
 
     Raises:
-        ConfigError: They are not texts, or one is not a comparison of two dims.
+        ConfigError: They are not strings, or one is not a comparison of two dims.
     """
     if given is None:
         return ()

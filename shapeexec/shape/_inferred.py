@@ -69,7 +69,7 @@ class Inferred:
         return tuple(axes for axes in ragged if axes[0][0] < len(self.leaves))
 
     def to_json(self) -> list[Any]:
-        """The same as lists, texts and numbers."""
+        """The same as lists, strings and numbers."""
         groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
         return [list(map(list, self.leaves)), groups, list(self.given), list(self.batch or ())]
 

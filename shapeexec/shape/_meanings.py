@@ -36,7 +36,7 @@ _MEANINGS = (
     ),
     (
         r"for \*: ('(list|tuple|str|bytes)'|.* and '(list|tuple|str|bytes)')",
-        "repeats a list or a text as often as a size says",
+        "repeats a list or a string as often as a size says",
         "write `jnp.broadcast_to(x, (n, *x.shape))` for `jnp.stack([x] * n)`",
     ),
     ("non-integer powers|negative powers|must be real number|float\\(\\)", *_AS_FLOAT),

@@ -199,8 +199,8 @@ def make_spec(
     """Make a spec of a sequence of dims.
 
     Args:
-        dims: Integers, texts, `Dim`s, `UNKNOWN`; `"_"` or None for a static axis of any size; `...`
-            once at most.
+        dims: Integers, strings, `Dim`s, `UNKNOWN`; `"_"` or None for a static axis of any size;
+            `...` once at most.
         text: The caller's spelling, for errors.
 
     Raises:

@@ -24,7 +24,7 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: str | Iterable
     Args:
         fn: A function of arrays and trees of arrays.
         *shapes: Its arguments: trees of arrays, of `jax.ShapeDtypeStruct`, or of specs as `Exec`
-            takes them: texts such as `"b, s, 4"`, tuples such as `(BATCH, SEQ_LEN, 4)`, a `Shape`.
+            takes them: strings like `"b, s, 4"`, tuples such as `(BATCH, SEQ_LEN, 4)`, a `Shape`.
             A spec without a dtype has JAX's default float dtype. None is passed as None.
         constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
 

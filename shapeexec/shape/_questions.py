@@ -96,7 +96,7 @@ class Questions:
         """See `_compat.DimListener`."""
         need = Need(_dim.symbols_of(self.outer(_dim.dim_text(dim))), what, place)
         if what == "str" and self.sizes is not None and not self.needs:
-            # A text, like a hash, differs from size to size. After a need there is an exception on
+            # Like a hash, it differs from size to size. After a need there is an exception on
             # its way, and its text may hold any size.
             self.pin(need)
             return str(_dim.evaluate(_dim.dim_text(dim), self.substitution.sizes(self.sizes)))

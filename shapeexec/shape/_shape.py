@@ -42,8 +42,8 @@ class Shape:
     Args:
         dtype: Anything that NumPy accepts as a dtype, or one of JAX's extended dtypes. None
             matches any dtype, in a spec and in a pattern.
-        dims: Integers of at least 0, `Dim`s, texts such as `"2*s + 1"`, or `UNKNOWN`, which becomes
-            a symbol of its own, named after its axis (`unknown_0`).
+        dims: Integers of at least 0, `Dim`s, strings such as `"2*s + 1"`, or `UNKNOWN`, which
+            becomes a symbol of its own, named after its axis (`unknown_0`).
 
     Raises:
         SpecError: `dtype` is not a dtype, or a dim is not a dim or negative.
@@ -108,7 +108,7 @@ class Shape:
         any dim, `...` any number of axes.
 
         Args:
-            pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
+            pattern: A string like `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
                 dtype, if it has one, must be the same.
 
         Returns:

@@ -57,7 +57,7 @@ def compile_spec(
 
     Args:
         in_shapes: One spec per positional argument, each a pytree prefix of it; its leaves are a
-            text such as `"b, s"`, a tuple of dims such as `(BATCH, SEQ_LEN, 4)`, a `Shape`, or None
+            string like `"b, s"`, a tuple of dims such as `(BATCH, SEQ_LEN, 4)`, a `Shape`, or None
             (everything below is static). The dims of an only argument need no outer tuple. None:
             the defaults, for keyword arguments, too, unless `kwarg_shapes` is given.
         args: The positional arguments. Only their structure matters, and with `in_shapes=None`

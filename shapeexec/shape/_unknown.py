@@ -17,7 +17,7 @@ WORD = "UNKNOWN"
 """The key of `buckets` that stands for all unknown sizes."""
 
 MARKS = ("?", WORD)
-"""The spellings of an unknown size in a text."""
+"""The spellings of an unknown size in a string."""
 
 _OF_SHAPE = re.compile(r"unknown_(\d+)", re.ASCII)
 _AT_PLACE = re.compile(r"unknown_(\w+)_((?:end)?\d+)", re.ASCII)
@@ -33,14 +33,14 @@ class Unknown:
     Each occurrence is a symbol of its own, so two unknown dimensions are never assumed to have the
     same size. In a spec the symbol is named after the argument and the axis (`unknown_0_1`), in a
     `Shape` after the axis (`unknown_1`); each `Dim(UNKNOWN)` is a new one (`unknown1`, `unknown2`,
-    ...). As a key of `buckets` it means all of them. Texts write it `?` or `UNKNOWN`.
+    ...). As a key of `buckets` it means all of them. Strings write it `?` or `UNKNOWN`.
     """
 
     __slots__ = ()
 
     @property
     def name(self) -> str:
-        """The word for it in texts. The symbol's name follows from the place."""
+        """The word for it in strings. The symbol's name follows from the place."""
         return WORD
 
     @property
@@ -101,7 +101,7 @@ def check_known(text: str) -> None:
 
 
 def is_named_unknown(text: str) -> bool:
-    """Whether a text is `?` beside a name, such as `?b` or `b ?`, and no arithmetic."""
+    """Whether a string is `?` beside a name, such as `?b` or `b ?`, and no arithmetic."""
     return bool(_MENTIONS_UNKNOWN.search(text) and re.fullmatch(r"[\w\s?]+", text))
 
 

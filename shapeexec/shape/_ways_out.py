@@ -43,7 +43,7 @@ _OF_JAX = {
     "orthogonal": "write `q * jnp.sign(jnp.diagonal(r))` with `q, r = "
     "jnp.linalg.qr(jax.random.normal({key}, ({n}, {n})))`",
 }
-# These apply with further arguments (`_MAY_HAVE`), which their texts do not name.
+# These apply with further arguments (`_MAY_HAVE`), which their strings do not name.
 _BESIDE = {
     "approx_max_k": "leave aggregate_to_topk= out, for the {k} greatest themselves",
     "approx_min_k": "leave aggregate_to_topk= out, for the {k} least themselves",

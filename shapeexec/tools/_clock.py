@@ -41,7 +41,7 @@ def in_turns(works: Mapping[str, Work], *, rounds: int) -> dict[str, float]:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds as a text: `1.25 ms`."""
+    """Seconds as a string: `1.25 ms`."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

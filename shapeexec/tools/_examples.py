@@ -25,7 +25,7 @@ _STEPS = (1, 2)
 
 
 def sizes_of(text: str | None, defaults: Mapping[str, int]) -> list[dict[str, int]]:
-    """All combinations of the sizes that a text names.
+    """All combinations of the sizes that a string names.
 
     Args:
         text: Such as `"b=1,3 s=5..8"`; None: the defaults.
@@ -68,7 +68,7 @@ def _numbers(item: str, text: str) -> list[int]:
 
 
 def shown(sizes: Mapping[str, int]) -> str:
-    """Sizes as a text: `b=3, s=100`."""
+    """Sizes as a string: `b=3, s=100`."""
     return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
 
 

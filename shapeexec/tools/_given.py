@@ -37,7 +37,7 @@ def listed(names: object, every: Iterable[str], *, option: str) -> tuple[str, ..
         option: What the names were given for.
 
     Raises:
-        ConfigError: It is no list of texts.
+        ConfigError: It is no list of strings.
     """
     if names is None:
         return tuple(every)

@@ -1,6 +1,6 @@
 """Strategies as a command line names them: `pow2,linear:128,fit:16`.
 
-What `fit` is fitted to is up to the command; all other texts are those of `Exec(buckets=)`.
+What `fit` is fitted to is up to the command; all other strings are those of `Exec(buckets=)`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ Fitted = TypeVar("Fitted")
 
 
 def split(texts: Iterable[str]) -> list[str]:
-    """The strategies of texts that commas separate, but for the numbers of one: `hybrid:64,64`.
+    """The strategies of strings that commas separate, but for the numbers of one: `hybrid:64,64`.
 
     Args:
         texts: Such as `["pow2,hybrid:64,64", "fit:16"]`.

@@ -247,7 +247,7 @@ ROWS = [
         {},
     ),
     made(
-        "a text for ids",
+        "a string for ids",
         lambda: sx.Documents("aaabb"),
         "pass an integer for each position",
         lambda line: {"mask": sx.Documents(["ab".index(letter) for letter in "aaaaa"])},

@@ -115,7 +115,7 @@ ROWS = [
         lambda told: {"buckets": {sx.Dim("s"): 4}},
     ),
     strategy(
-        "a text that is none",
+        "a string that is none",
         lambda: sx.Exec(double, ("s",), buckets="pow3"),
         "or a strategy, which has options: Pow2(minimum=16)",
         lambda told: [

@@ -69,7 +69,7 @@ def option(fix: str, name: str, **names: Any) -> Any:
 
 
 def quoted(fix: str, mark: str = "`") -> list[str]:
-    """The texts between marks in a Fix line."""
+    """The strings between marks in a Fix line."""
     return re.findall(f"{mark}([^{mark}]+){mark}", fix)
 
 

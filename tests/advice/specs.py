@@ -92,7 +92,7 @@ def of_dims(name: str, broken: Callable[[], Any], fix: str, follow: Any, expecte
 
 ROWS = [
     Advice(
-        "specs in a text",
+        "specs in a string",
         "specs",
         sx.SpecError,
         lambda: runs(double, PLANE, in_shapes="b, s"),
@@ -122,7 +122,7 @@ ROWS = [
         lambda told: value(given(told)[1]),
     ),
     spec_advice(
-        "a dim beside a text",
+        "a dim beside a string",
         (sx.BATCH, "s"),
         "(sx.Dim('b'), sx.Dim('s')) for one array",
         lambda told: value(told.split(" for ")[0]),
@@ -189,7 +189,7 @@ ROWS = [
         x={"a": X},
         fn=lambda tree: 2 * tree["a"],
     ),
-    spec_advice("a number", 3.5, 'a text such as "b, 512"', lambda told: "b, 3"),
+    spec_advice("a number", 3.5, 'a string such as "b, 512"', lambda told: "b, 3"),
     spec_advice(
         "a negative size",
         "-1, s",
@@ -226,7 +226,7 @@ ROWS = [
         [1] * 4,
     ),
     of_dims(
-        "UNKNOWN in a text",
+        "UNKNOWN in a string",
         lambda: sx.Dim("? + 1"),
         'sx.Dim("n") + 1',
         lambda told: value(told.partition(": ")[2]).evaluate(n=4),

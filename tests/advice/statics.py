@@ -151,11 +151,11 @@ ROWS = [
         lambda: [2 * X] * 2,
     ),
     Advice(
-        "an array of texts",
+        "an array of strings",
         "statics",
         sx.ConfigError,
         lambda: sx.Exec(scaled, ("s", None))(X, np.array(["a"])),
-        "pass numbers in the place of texts, such as their positions in a vocabulary",
+        "pass numbers in the place of strings, such as their positions in a vocabulary",
         lambda told: sx.Exec(scaled, ("s", None))(X, np.array([2])),
         lambda: 2 * X,
     ),

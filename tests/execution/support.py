@@ -74,7 +74,7 @@ def wait_for(event: threading.Event) -> None:
 
 @contextlib.contextmanager
 def refused(kind: type[sx.ShapeExecError], what: str, fix: str) -> Iterator[Any]:
-    """An error of this kind, whose first line and Fix line hold these texts."""
+    """An error of this kind, whose first line and Fix line hold these strings."""
     with pytest.raises(kind) as caught:
         yield caught
     first, *_, last = str(caught.value).splitlines()

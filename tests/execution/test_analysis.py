@@ -1,4 +1,4 @@
-"""`Exec.analysis`: what is in it, beside what was called; as a text, a plot and JSON."""
+"""`Exec.analysis`: what is in it, beside what was called; as a string, a plot and JSON."""
 
 import importlib.util
 import json

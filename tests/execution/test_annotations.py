@@ -20,7 +20,7 @@ def weighted(w, x):  # w: f32[4], x: f32[b, s, 4]
 
 W = ones(4)
 
-# Names, for linters read texts inside of annotations as Python
+# Names, for linters read strings inside of annotations as Python
 
 B, B4, BS4 = Float[Array, "b"], Float[Array, "b 4"], Float[Array, "b s 4"]
 

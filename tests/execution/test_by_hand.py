@@ -156,7 +156,7 @@ ERRORS = {
     "no spec": (
         lambda: sx.pad_to_bucket(ones(3), 3.0),
         "spec is 3.0, which is not a spec.",
-        'a text such as "b, 512"',
+        'a string such as "b, 512"',
     ),
     "a malformed spec": (
         lambda: sx.pad_to_bucket(ones(3), "b,, s"),

@@ -51,7 +51,7 @@ HEARD = {
     "the short text of a type": lambda x: "[5]" in jax.typeof(x).str_short(),
     "the text of a struct": lambda x: "5" in repr(struct(x)).replace("32", ""),
     "the text of a traced array": lambda x: "[5]" in repr(x),
-    "a traced array in a text": lambda x: "[5]" in f"{x}",
+    "a traced array in a string": lambda x: "[5]" in f"{x}",
     "a question of another thread": in_a_thread,
 }
 

@@ -192,7 +192,7 @@ WRONG = {
         "a dict",
     ),
     "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are not XLA", "a dict"),
-    "a text": (
+    "a string": (
         lambda: sx.Exec(np.sum, compiling="quick"),
         "compiling='quick' is not a Compiling.",
         'compiling=sx.Compiling(first="quick")',

@@ -20,7 +20,7 @@ SIZES = (3, 4, 2)  # one bucket, which one of them fills
 
 
 class Model(eqx.Module):
-    """Layers with functions, texts and numbers among their leaves."""
+    """Layers with functions, strings and numbers among their leaves."""
 
     layers: list[Any]
     dropout: eqx.nn.Dropout

@@ -69,7 +69,7 @@ def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, 
     ("array", "dtype", "fix"),
     [
         (np.array([1, None]), "object", "x.astype(np.float32)"),
-        (np.array(["a"]), "<U1", "in the place of texts"),
+        (np.array(["a"]), "<U1", "in the place of strings"),
         (np.array([b"a"]), "|S1", "np.frombuffer(x, np.uint8)"),
         (np.array(["2020-01-01"], "M8[D]"), "datetime64[D]", "x.astype(np.int64)"),
         (np.array([3], "m8[s]"), "timedelta64[s]", "x.astype(np.int64)"),

@@ -1,4 +1,4 @@
-"""Arguments and results that hold more than arrays: modules, functions, texts and objects."""
+"""Arguments and results that hold more than arrays: modules, functions, strings and objects."""
 
 import dataclasses
 import functools

@@ -255,7 +255,7 @@ def test_what_mermaid_reads_otherwise_is_escaped():
 
 
 class Tags(html.parser.HTMLParser):
-    """What stands open, and the texts."""
+    """What stands open, and the strings."""
 
     def __init__(self):
         super().__init__()

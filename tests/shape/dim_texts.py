@@ -1,4 +1,4 @@
-"""Texts of dims for property tests: every operator and function, of the symbols b and s.
+"""Strings of dims for property tests: every operator and function, of the symbols b and s.
 
 Squares are the only powers, so that nothing drawn leaves int64.
 """

@@ -1,4 +1,4 @@
-"""Every form of a spec: tuples, texts and shapes mean the same, and unknown sizes differ."""
+"""Every form of a spec: tuples, strings and shapes mean the same, and unknown sizes differ."""
 
 import jax
 import jax.numpy as jnp

@@ -67,7 +67,7 @@ QUESTIONS = {
     "a NumPy float": lambda s: s == np.float32(4),
     "True": lambda s: s == True,  # noqa: E712 - 1 is True
     "None": lambda s: s == None,  # noqa: E711 - somebody may
-    "a text": lambda s: s == "4",
+    "a string": lambda s: s == "4",
     "a tuple of sizes": lambda s: (2 * s, s) == (8, 4),
     "a tuple in order": lambda s: (s, 3) > (4, 0),
     "a product": lambda s: np.prod((s, 2)) == 8,

@@ -158,7 +158,7 @@ def as_array(value: Any, name: str, *, fix: str) -> Any:
     try:
         if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
             return np.asarray(value)
-        if value is None or isinstance(value, (str, bytes)):  # JAX reads a text as a number
+        if value is None or isinstance(value, (str, bytes)):  # JAX reads a string as a number
             # Caught below, which raises ConfigError.
             raise TypeError(f"a {type(value).__name__}")
         return jnp.asarray(value)

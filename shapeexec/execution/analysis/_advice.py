@@ -47,7 +47,7 @@ class AdviceLine:
 
     @property
     def price(self) -> str:
-        """The price as a text."""
+        """The price as a string."""
         if self.seconds is not None:
             return f"{self.seconds:.3g} s"
         return bytes_text(self.bytes or 0.0)

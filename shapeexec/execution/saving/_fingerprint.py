@@ -27,10 +27,10 @@ from shapeexec.shape._trace import Trace
 
 _ROOT = Path(__file__).parents[2]
 _NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
-_SHOWN = bool | int | str | None  # types whose texts a reader knows
+_SHOWN = bool | int | str | None  # types whose strings a reader knows
 
 Parts = Mapping[str, Mapping[str, str]]
-"""By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as texts."""
+"""By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as strings."""
 
 _OF_XLA: Mapping[str, frozenset[str]] = {
     "environment": frozenset(("jaxlib", "back end", "device kind", "processor")),

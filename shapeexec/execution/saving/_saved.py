@@ -319,7 +319,7 @@ _TELLING: Mapping[str, str] = {
 
 
 def differs(saved: Parts, wanted: Parts) -> list[str]:
-    """What of a saved graph differs from what is wanted, as texts; empty if it is another graph."""
+    """What of a saved graph differs from what is wanted; empty if it is another graph."""
     found: list[str] = []
     for group in wanted:
         old, new = saved.get(group, {}), wanted[group]

@@ -31,7 +31,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     "Pow2": bucketing.Pow2,
 }
 _LONGEST = 1_000_000
-"""Of a text that is read, in characters."""
+"""Of a string that is read, in characters."""
 
 _NAMES: Mapping[str, str] = {"strategies": "buckets"}
 _PLAIN = (
@@ -98,7 +98,7 @@ def _types(value: Any) -> Any:
 
 
 def read(source: str) -> Any:
-    """The value of a text that `written` gave.
+    """The value of a string that `written` gave.
 
     Raises:
         ValueError: It is none.

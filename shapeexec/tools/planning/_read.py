@@ -28,7 +28,7 @@ def read_lengths(
         column: The column of the lengths. It may be left out if there is one column beside `count`
             and those of `where`.
         count: The column that says how often a length occurs. None: once a row.
-        where: Only rows that have these texts in these columns.
+        where: Only rows that have these strings in these columns.
 
     Returns:
         How often each length occurs. Lengths of 0 are left out: they need no bucket.

@@ -50,7 +50,7 @@ class Kind:
         name: Its row in the report.
         at: Where it happens.
         rate: How often, 0 to 1, of all compilations, runs, events or restarts.
-        error: Makes what is raised, from a text that marks it; None: nothing is raised.
+        error: Makes what is raised, from a string that marks it; None: nothing is raised.
         becomes: What the call that meets it raises; None: the call goes on.
         damage: What happens to the directory of saved graphs.
     """

@@ -49,7 +49,7 @@ def parts(fn, args, specs, *, config=None, **options):
 
 @contextlib.contextmanager
 def told() -> Iterator[list[str]]:
-    """The texts of the warnings within the block."""
+    """The strings of the warnings within the block."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
