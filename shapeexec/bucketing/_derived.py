@@ -62,7 +62,8 @@ class MemoryOptimal(Bounded):
 
     Attributes:
         max_waste: The greatest share of a bucket that is padding, above 0 and below 1.
-        minimum: The first bucket, which all smaller sizes share, whatever their padding. None: 1.
+        minimum: The first bucket, which all smaller sizes share, whatever their padding. None: the
+            greatest that size 1 may have, which is 1 below a share of a half.
         maximum: The last bucket. None: no end.
         beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
@@ -89,15 +90,15 @@ class MemoryOptimal(Bounded):
         return share
 
     def _raw_bucket(self, size: int) -> int:
-        rungs = _rungs(self.minimum or 1, self.max_waste, bits=size.bit_length())
+        rungs = _rungs(self.minimum, self.max_waste, bits=size.bit_length())
         return rungs[bisect.bisect_left(rungs, size)]
 
 
 @functools.lru_cache(maxsize=1024)
-def _rungs(first: int, share: float, *, bits: int) -> tuple[int, ...]:
+def _rungs(minimum: int | None, share: float, *, bits: int) -> tuple[int, ...]:
     """List the buckets for sizes of up to `bits` bits: each the greatest for the size after."""
     filled = 1 - Fraction(repr(share))
-    rungs = [first]
+    rungs = [minimum or math.floor(1 / filled)]
     while rungs[-1] < 1 << bits:
         rungs.append(math.floor((rungs[-1] + 1) / filled))
     return tuple(rungs)
