@@ -128,6 +128,37 @@ GROUPS = (
         ),
     ),
     (
+        "Tools of the command line",
+        "tools",
+        (
+            "read_target",
+            "Target",
+            "compare",
+            "Comparison",
+            "ComparisonRow",
+            "doctor",
+            "Diagnosis",
+            "Finding",
+            "read_lengths",
+            "plan_lengths",
+            "LengthPlan",
+            "LengthRow",
+            "profile",
+            "Profile",
+            "ProfileRow",
+            "benchmark_shapes",
+            "ShapesReport",
+            "ClaimRow",
+            "benchmark_levels",
+            "LevelsReport",
+            "ContestRow",
+            "benchmark_attention",
+            "AttentionReport",
+            "soak",
+            "SoakReport",
+        ),
+    ),
+    (
         "Shapes, further",
         "shape",
         (
@@ -214,7 +245,8 @@ def _signature(value: Any) -> str:
             parameter.replace(default={}) if "factory" in repr(parameter.default) else parameter
             for parameter in parameters
         ]
-    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+    text = str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+    return re.sub(r"=<function .*? at 0x\w+>", "=...", text)  # an address is another one each time
 
 
 def _docstring(value: Any) -> list[str]:

@@ -170,6 +170,7 @@ __all__ = [
     "pad_to_bucket",
     "prometheus_metrics",
     "shape",
+    "tools",
     "trace",
     "unpad",
     "validate",

@@ -131,7 +131,8 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
         key_value_seq_lengths: The valid length of each example's keys and values, i32[B].
         local_window_size: How many keys before and after its own position a query attends to: one
             number for both sides, or a pair.
-        implementation: The name of a back end; None: the best one for device and shapes.
+        implementation: The name of a back end, for the forward and the backward pass; None: the
+            best one for device and shapes. Forward-mode derivatives (`jax.jvp`) run on `xla`.
         return_residual: Whether to return the log-sum-exp of the scores too.
         deterministic: Whether equal calls give equal bits; None: True. If False, the gradient may
             add partial sums in any order where that is faster: by cuDNN for full and causal masks,

@@ -309,12 +309,11 @@ def cut(group: Group, stacked: Sequence[Any], *, returns: Returns) -> list[Any]:
         returns: See `Settings`.
     """
     recipe = group.recipe
-    avals = list(itertools.compress(recipe.out_avals, recipe.is_number))
     results: list[Any] = []
     for row, plan in enumerate(group.plans):
         shapes = itertools.compress(plan.out_shapes, recipe.is_number)
         own: list[Any] = []
-        for x, shape, aval in zip(stacked, shapes, avals, strict=True):
+        for x, shape, aval in zip(stacked, shapes, recipe.out_avals, strict=True):
             if returns == "padded" and holds_dim(tuple(aval.shape)):
                 whole_row = _transfer.cut_row(x, row, shape=x.shape[1:])
                 own.append(_handle.Padded(whole_row, shape))

@@ -7,6 +7,7 @@ calls in graphs of the old ladder, and has those of the new one made.
 import collections
 import dataclasses
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,7 +180,7 @@ class Learner:
                 for symbol, (least, bucket) in parts.ranges
             )
         ]
-        return min(found, key=lambda graph: sorted(graph.row.buckets.values()), default=None)
+        return min(found, key=lambda graph: math.prod(graph.row.buckets.values()), default=None)
 
     def _most(self, symbol: str, size: int) -> int:
         """The largest bucket of a size on the ladders that may have graphs."""

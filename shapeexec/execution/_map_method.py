@@ -48,7 +48,8 @@ class MapPlan:
         return 1 - sum(one.valid for one in elements) / run if run else 0.0
 
     def __str__(self) -> str:
-        lines = [f"{len(self.groups)} graphs, {self.waste:.0%} padding:"]
+        count = len(self.groups)
+        lines = [f"{count} graph{'s' if count != 1 else ''}, {self.waste:.0%} padding:"]
         for group, is_compiled in zip(self.groups, self.is_compiled, strict=True):
             state = "compiled" if is_compiled else "not compiled yet"
             guards = "".join(f"; if {guard}" for guard in group.first.guards)

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,14 @@ def wait_for(event: threading.Event) -> None:
     """Wait until another thread has come somewhere."""
     if not event.wait(60):
         pytest.fail("no thread came here within a minute")
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until a condition holds that other threads bring about; a test that hangs fails."""
+    last = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < last, "this did not happen in 120 s"
+        time.sleep(0.001)
 
 
 @contextlib.contextmanager

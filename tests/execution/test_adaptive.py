@@ -14,6 +14,7 @@ import shapeexec as sx
 from shapeexec.execution import _store
 from shapeexec.execution._learning import EVERY
 from tests.execution.behind import NAME, gate, join_workers
+from tests.execution.support import until
 from tests.tolerance import assert_close
 
 __all__ = ["gate"]  # a fixture
@@ -49,8 +50,7 @@ def test_calls_change_over_when_the_new_graphs_are_there(gate):
     run, seen = make()
     for number in range(EVERY):
         run(np.ones(SIZES[number % 2], np.float32))
-    while not run.stats.ladders:  # the thread that learns has changed the ladder
-        threading.Event().wait(0.01)
+    until(lambda: run.stats.ladders)  # the thread that learns has changed the ladder
     assert run.settings.strategy("s") == sx.Ladder(LADDER, beyond=sx.Pow2())
     x = np.ones(5, np.float32)
     assert float(run(x)) == 1.0  # in the old graph: its own is being made

@@ -12,7 +12,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution import _store
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from tests.execution.support import counted, ones, refused, wait_for
+from tests.execution.support import counted, ones, refused, until, wait_for
 
 P = sx.Pow2()
 
@@ -73,8 +73,7 @@ def test_many_threads_at_one_new_key_make_it_once():
 
     def make():
         made.append(1)
-        while len(cache._flights) == 0:
-            pass
+        until(lambda: cache._flights)
         return entry
 
     def ask():

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from unittest import mock
 
 import numpy as np
@@ -14,7 +13,7 @@ from shapeexec.execution._functions import Functions
 from shapeexec.execution._split import Call
 from shapeexec.execution._turns import Turns
 from shapeexec.execution._weak_table import WeakTable
-from tests.execution.support import counted, ones
+from tests.execution.support import counted, ones, until
 from tests.tolerance import assert_close
 
 P = sx.Pow2()
@@ -132,8 +131,7 @@ def test_no_more_graphs_are_compiled_at_once_than_there_are_turns(monkeypatch, m
     runs[1].warmup(ones(3), s=256)
     got = together(12, lambda i: float(runs[i % 3](ones(2**i // 2 + 1))))
     assert got == [float(ones(2**i // 2 + 1).sum()) for i in range(12)]
-    while runs[2].stats.swaps < 4:  # its tuned graphs, too, get their turns
-        time.sleep(0.01)
+    until(lambda: runs[2].stats.swaps == 4)  # its tuned graphs, too, get their turns
     assert 1 <= turns.highest <= most
     with turns.turn():  # none was lost
         pass
@@ -169,8 +167,7 @@ def test_turns_are_taken_in_order():
     with turns.turn():
         for i, thread in enumerate(threads):
             thread.start()
-            while len(turns._waiting) <= i:
-                time.sleep(0.001)
+            until(lambda i=i: len(turns._waiting) > i)
     for thread in threads:
         thread.join(60)
     assert order == [0, 1, 2, 3]

@@ -36,7 +36,7 @@ def test_a_plan_of_a_map_compiles_nothing_and_is_what_the_map_runs():
     assert plan.is_compiled == (False,)
     assert plan.waste == 1 - 15 / 32
     assert str(plan) == (
-        "1 graphs, 53% padding:\n"
+        "1 graph, 53% padding:\n"
         "  examples 0-2: map over 3 examples in bucket 4, s up to 7; not compiled yet"
     )
     ex.map(w, LISTS, reduce="sum")
@@ -74,7 +74,7 @@ def test_an_explanation_of_a_map_tells_masks_and_folded_sums():
     assert (gradient.number, gradient.what, gradient.why) == (1, "f32[4]", None)
     assert gradient.folded == ("dot_general",)
     text = str(explanation).splitlines()
-    assert text[0] == "1 graphs, 53% padding:"
+    assert text[0] == "1 graph, 53% padding:"
     assert text[-2:] == [
         "    sum of result 0, f32[]: not folded: `reduce_max` cannot sum over examples",
         "    sum of result 1, f32[4]: folded into dot_general",

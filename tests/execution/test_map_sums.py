@@ -136,6 +136,16 @@ def test_sums_keep_dtypes_and_weak_types():
     assert zero == jax.dtypes.float0
 
 
+@pytest.mark.parametrize("returns", ["device", "padded"])
+def test_each_result_of_a_map_may_have_leaves_of_float0(returns):
+    gradients = jax.grad(lambda n, x: (x * n).sum(), argnums=(0, 1), allow_int=True)
+    ex = sx.Exec(gradients, ("n", "s"), buckets=P, returns=returns)
+    integers, floats = [np.ones(1, np.int32)] * 3, [ones(n) for n in (3, 1, 5)]
+    for x, (of_integers, of_floats) in zip(floats, ex.map(integers, floats), strict=True):
+        assert (of_integers.dtype, of_integers.shape) == (jax.dtypes.float0, (1,))
+        np.testing.assert_array_equal(np.asarray(of_floats), np.ones_like(x))
+
+
 def test_sums_over_groups_are_added():
     fn = jax.value_and_grad(lambda w, x: ((x * w) ** 2).sum())
     ex = sx.Exec(fn, (None, "s"), buckets=P)
