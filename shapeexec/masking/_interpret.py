@@ -187,8 +187,7 @@ def _made(ctx: RuleContext) -> Sequence[Any]:
     try:
         made = rule.apply(ctx, *arrays, **params)
     except NoZeroError as error:
-        fix = "cast to float32 in front of it: the powers of two are exact there"
-        raise ctx.unsupported(str(error), fix=fix) from error
+        raise ctx.unsupported(error.reason, fix=error.fix) from error
     made = made if eqn.primitive.multiple_results else [made]
     _check_made(ctx, made)
     return made
