@@ -176,7 +176,7 @@ class _Flat:
 
     def _param(self, param: Any) -> Any:
         """A parameter or an aval with sizes in place of dims."""
-        if type(param) in _dim.WITHOUT_DIMS:
+        if type(param) in _dim.DIMLESS_TYPES:
             return param
         if export.is_symbolic_dim(param):
             return _dim.evaluate(param, self._sizes)
@@ -192,7 +192,7 @@ class _Flat:
         if hasattr(param, "inner_aval"):  # of a reference
             return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
-            if all(type(item) in _dim.WITHOUT_DIMS for item in cast(Sequence[Any], param)):
+            if all(type(item) in _dim.DIMLESS_TYPES for item in cast(Sequence[Any], param)):
                 return cast(Any, param)
             return _like(param, map(self._param, cast(Sequence[Any], param)))
         if type(param) is dict:

@@ -277,7 +277,7 @@ class RuleContext:
             self.primitive, self.scope.line(self.eqn), what, action, masked=masked, why=why, at=at
         )
 
-    def unsupported(
+    def unsupported_error(
         self,
         reason: str,
         dims: Sequence[Any] | None = None,

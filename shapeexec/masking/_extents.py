@@ -128,7 +128,7 @@ class Extents:
         Only tuples and lists are entered: named tuples such as gather's dimension numbers hold no
         dims.
         """
-        if type(param) in _dim.WITHOUT_DIMS:
+        if type(param) in _dim.DIMLESS_TYPES:
             return param
         if type(param) in (tuple, list):
             return type(param)(self.at_capacity(part) for part in param)
@@ -137,7 +137,7 @@ class Extents:
 
 def holds_dim(param: Any) -> bool:
     """Whether a primitive's parameter holds a symbolic dim, or a number computed from sizes."""
-    if type(param) in _dim.WITHOUT_DIMS:
+    if type(param) in _dim.DIMLESS_TYPES:
         return False
     if type(param) in (tuple, list):
         return any(map(holds_dim, param))

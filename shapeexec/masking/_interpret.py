@@ -90,7 +90,7 @@ class Interpreter:
         env = _compat.Environment(dict(zip(jaxpr.invars, operands, strict=True)), _of_literal)
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
             env.values[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
-        live = live_of(jaxpr, results)
+        live = _compat.live_equations(jaxpr, results)
         scope = Scope(env.values, [*live], results=results, outer=self.outer)
 
         def step(eqn: Any) -> list[Value]:
@@ -182,12 +182,12 @@ def _made(ctx: RuleContext) -> Sequence[Any]:
         return made if eqn.primitive.multiple_results else [made]
     if rule is None:
         dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
-        raise ctx.unsupported(why_refused(ctx.primitive), dims)
+        raise ctx.unsupported_error(why_refused(ctx.primitive), dims)
     params = {key: ctx.extents.at_capacity(param) for key, param in eqn.params.items()}
     try:
         made = rule.apply(ctx, *arrays, **params)
     except NoZeroError as error:
-        raise ctx.unsupported(error.reason, fix=error.fix) from error
+        raise ctx.unsupported_error(error.reason, fix=error.fix) from error
     made = made if eqn.primitive.multiple_results else [made]
     _check_made(ctx, made)
     return made
@@ -303,18 +303,6 @@ def _without_role(value: Value, *, number: int | None = None) -> Value:
 
 _UNREAD = Value(None, nothing_known(0, np.bool_))
 """Stands for a result that nothing reads."""
-
-
-def live_of(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
-    """The equations that results or effects depend on, in order, and which results are read."""
-    needed = {var for var in wanted if not _compat.is_literal(var)}
-    live: list[tuple[Any, tuple[bool, ...]]] = []
-    for eqn in reversed(jaxpr.eqns):
-        is_used = tuple(var in needed for var in eqn.outvars)
-        if any(is_used) or eqn.effects:
-            live.append((eqn, is_used))
-            needed.update(var for var in eqn.invars if not _compat.is_literal(var))
-    return dict(reversed(live))
 
 
 def _of_literal(var: Any) -> Value:

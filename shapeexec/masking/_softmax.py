@@ -233,7 +233,12 @@ def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
 
 
 def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
-    """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
+    """Whether the result is read for `w * (g/t - sum)` alone, with the total, g and w of `role`.
+
+    Only there does a NaN from the padding change nothing: the difference is NaN without it, too.
+    So nothing but views, which JAX may put in between, may read the sum first. JAX also writes the
+    difference as `(-sum) + g/t`.
+    """
     rank = len(ctx.operands[0].dims)
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
     var, is_negated = ctx.eqn.outvars[0], False
@@ -246,17 +251,18 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     if reader is None or not _stands_for_its_row(reader, rows, role=role):
         return False
     left, right = reader.invars
-    is_right = right is var
-    is_subtrahend = is_right and reader.primitive.name == "sub"
+    other = left if right is var else right
+    if reader.primitive.name == "sub":
+        is_difference = right is var and not is_negated
+    else:
+        is_difference = is_negated
     product = ctx.scope.only_reader(reader.outvars[0])
-    return (
-        (is_right or reader.primitive.name != "sub")
-        and is_subtrahend != is_negated
-        and _is_over_total(ctx, left if is_right else right, role=role)
-        and product is not None
+    is_weighted = (
+        product is not None
         and product.primitive.name == "mul"
         and any(_number(ctx, factor) == role.of for factor in product.invars)
     )
+    return is_difference and _is_over_total(ctx, other, role=role) and is_weighted
 
 
 def _joins_two(eqn: Any) -> bool:

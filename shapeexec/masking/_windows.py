@@ -240,7 +240,7 @@ def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> Windo
         return None  # each window is an element of its own
     capacity, length, low = extents.capacity(dim), extents.length(dim), extents.length(pads[0])
     if holds_dim(base):
-        raise ctx.unsupported("a base dilation of ragged size has no rule", [base])
+        raise ctx.unsupported_error("a base dilation of ragged size has no rule", [base])
     is_one = isinstance(count, int) and count == 1 and dilation == 1
     if holds_dim((window, stride, dilation)) and not is_one:
         size, reach = extents.capacity(window), extents.capacity(count) * extents.capacity(window)
@@ -302,7 +302,7 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
         params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")
     )
     if holds_dim((tuple(strides), tuple(base), tuple(dilations))):
-        raise ctx.unsupported("strides and dilations of ragged size have no rule")
+        raise ctx.unsupported_error("strides and dilations of ragged size have no rule")
     numbers = params["dimension_numbers"]
     axes: list[WindowAxis] = []
     for i, (axis, rhs_axis, out_axis) in enumerate(

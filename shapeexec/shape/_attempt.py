@@ -112,7 +112,7 @@ class Stuck(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TraceRequest:
     """A function to trace; see `trace` for the attributes."""
 
     fn: Callable[..., Any]

@@ -23,8 +23,8 @@ from shapeexec.shape._unknown import Unknown
 
 _GRID_LIMIT = 1_000_000
 
-WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
-"""Types whose values neither are nor hold a symbolic dim; asked by `type(x) in WITHOUT_DIMS`."""
+DIMLESS_TYPES = frozenset((bool, int, float, str, type(None)))
+"""Types whose values neither are nor hold a symbolic dim; asked by `type(x) in DIMLESS_TYPES`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)

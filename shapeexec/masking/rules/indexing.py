@@ -84,7 +84,7 @@ def gather(
     if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(ctx)):
         return _compat.bind_equation(ctx.eqn, [operand, indices])[0]
     if mode == _MODE.ONE_HOT:
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "gather as a product with one-hot rows reads all of the padding",
             fix='mode="clip" or mode="fill"',
             or_exact=False,  # JAX traces it, and cannot lower it

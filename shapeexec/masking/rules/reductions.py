@@ -92,7 +92,7 @@ def collective(ctx: RuleContext, *operands: Array, axes: tuple[Any, ...], **para
     What is left of the names of axes are the devices of a `jax.shard_map`.
     """
     if not all(isinstance(axis, int) for axis in axes):
-        raise ctx.unsupported("it runs over devices, whose blocks are cut at capacity")
+        raise ctx.unsupported_error("it runs over devices, whose blocks are cut at capacity")
     identity = _OVER_VMAP[ctx.primitive]
     filled = [ctx.fill(i, identity(x.dtype), axes=axes) for i, x in enumerate(operands)]
     return ctx.bind(*filled, axes=axes, **params)

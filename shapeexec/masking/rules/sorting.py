@@ -107,7 +107,7 @@ def approx_top_k(
         params |= {"reduction_dimension": reduction_dimension, "is_max_k": is_max_k}
         return ctx.bind(operand, k=k, **params)
     if jax.default_backend() == "tpu":
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "which elements a TPU misses depends on the axis' size",
             [ctx.operands[0].dims[axis]],
             fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}",
