@@ -119,8 +119,8 @@ def test_buckets_know_nothing_of_jax(path):
     assert not [name for name in imports(path) if name.split(".")[0] in ("jax", "jaxlib")]
 
 
-# Modules behind the public names that `tools` may import, by room. They print, compare and time what
-# an `Exec` does inside, which no user needs: a further one is a decision, and so a line here.
+# By room, the private modules that `tools` may import, to print, compare and time what an `Exec`
+# does inside, which no user needs. A further one is a decision, and so a line here.
 DOORS = {
     "attention": "_call_lists backends._registry",
     "bucketing": "_checks _fit _fit_joint _fitted _improve _laws _requests",

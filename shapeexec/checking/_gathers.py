@@ -260,7 +260,7 @@ def _long(shape: Sequence[int]) -> list[int]:
 
 
 def _batch_first(shape: Sequence[int], places: Iterable[int], *, long: Sequence[int]) -> list[int]:
-    """The axes that are not of size 1, those of the batch first.
+    """The axes that are not of size 1, batch axes first.
 
     Args:
         shape: The shape of a gather's result, or of a scatter's updates.

@@ -32,8 +32,8 @@ def register_expansion(primitive: Any, expand: Expansion) -> None:
 
     Args:
         primitive: The primitive, or its name.
-        expand: `expand(sizes, **params) -> function of the operands`. `sizes` are those of the
-            call's symbols and of the trace's own; in `params` each dim is its int. The function
+        expand: `expand(sizes, **params) -> function of the operands`. `sizes` holds the sizes of
+            the call's symbols and of the trace's own; in `params` each dim is its int. The function
             returns one result per result of the equation: NumPy or Python values if there are no
             operands (a host number), else traced values.
 

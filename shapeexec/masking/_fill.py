@@ -74,7 +74,7 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 class NoZeroError(ConfigError, TypeError):
-    """A dtype cannot hold 0: the interpreter makes it the refusal of an equation."""
+    """A dtype cannot hold 0; the interpreter refuses the equation because of it."""
 
     def __init__(self, dtype: Any) -> None:
         name = np.dtype(dtype).name
@@ -97,7 +97,7 @@ def zero(dtype: Any) -> Any:
         A NumPy scalar of it.
 
     Raises:
-        ConfigError: The dtype has no 0. A rule that lets it pass refuses its equation.
+        ConfigError: The dtype has no 0. In a rule, this refuses the equation.
     """
     if dtype == _POWERS:
         raise NoZeroError(dtype)
@@ -140,7 +140,7 @@ def highest(dtype: Any) -> Any:
     return _extreme(dtype, "max")
 
 
-_POWERS = np.dtype(jnp.float8_e8m0fnu)  # what NumPy calls its 0 is 2**-127, and XLA's is NaN
+_POWERS = np.dtype(jnp.float8_e8m0fnu)  # its 0 is 2**-127 in NumPy, and NaN in XLA
 _Which = Literal["min", "max"]
 
 _INFINITE = {"min": -np.inf, "max": np.inf}

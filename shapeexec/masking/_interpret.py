@@ -33,7 +33,7 @@ class Outcome:
     """The values around an equation, or a jaxpr, that was run.
 
     Attributes:
-        results: One per result; `_UNREAD` for one that is not wanted.
+        results: One per result; `_UNREAD` for a result that is not wanted.
         operands: The operands, some of them filled.
     """
 
@@ -46,13 +46,13 @@ class Interpreter:
     """One pass over a jaxpr and those nested in it.
 
     Attributes:
-        poison: The name of what fills the padding of each result; None: nothing does.
+        poison: The name of the poison for the padding of each result; None: no poison.
         planned: The report of an earlier pass over the same jaxpr.
         report: The report of this pass.
-        numbers: Numbers the values, alike in each pass.
+        numbers: Numbers for the values, the same in each pass.
         outer: The equations that enclose the jaxpr, the outermost first.
-        watch: Called for each equation that is not in a loop or branch; None: nothing is.
-        typed: For a pass that wants the report alone: results are right in their types only.
+        watch: Called for each equation outside of loops and branches; None: never.
+        typed: Set in the planning pass: results have correct avals, arbitrary values.
     """
 
     poison: str | None = None
@@ -194,10 +194,10 @@ def _made(ctx: RuleContext) -> Sequence[Any]:
 
 
 def _check_made(ctx: RuleContext, made: Sequence[Any]) -> None:
-    """Check that a rule has returned as many results as its primitive has, and of their kinds.
+    """Check that a rule has returned one array per result, of its rank and dtype.
 
     Raises:
-        ConfigError: It has not: nothing behind it would see another dtype.
+        ConfigError: It has not; no later check would notice another dtype.
     """
     avals = [result.aval for result in ctx.results]
     arrays = [one.array if isinstance(one, Value) else one for one in made]
@@ -243,10 +243,10 @@ def _filled_at_source(result: Result, value: Value) -> Value:
 class _Bodies:
     """The bodies of one equation's loop or branches, which JAX may trace any number of times.
 
-    The last trace of each is the one that counts.
+    Only the last trace of each body counts.
 
     Args:
-        interpreter: That of the equation.
+        interpreter: The interpreter of the equation.
         eqn: The equation.
         number: The number of the equation's first result, which identifies the equation.
     """
@@ -274,7 +274,7 @@ class _Bodies:
         return [_without_role(value, number=-1) for value in results]
 
     def report_to(self, report: Report) -> None:
-        """Add the reports of all bodies to the one of the equation's own pass."""
+        """Add the reports of all bodies to the report of the pass over the equation."""
         for body in self._last.values():
             report.add_body(body.key, body.report, operands=body.operands)
 

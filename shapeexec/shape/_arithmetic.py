@@ -349,7 +349,7 @@ def _is_array_of_bools(value: Any) -> bool:
 
 
 def _without_ended(operand: Any) -> Any:
-    """An operand; of a host number that code kept from an earlier trace, the value."""
+    """An operand; its value, if it is a host number that code kept from an earlier trace."""
     is_ended = isinstance(operand, HostNumber) and operand.has_ended
     return operand.value if is_ended else operand
 
@@ -364,7 +364,7 @@ def _with_list(function: Any, args: Any, options: Mapping[str, Any], *elements: 
 
 
 def _as_dim(name: str, left: Any, right: Any) -> Any:
-    """The dim that `<<`, `>>`, `&` or `**` of a dim and a constant is; None: it is none."""
+    """The dim that `<<`, `>>`, `&` or `**` of a dim and a constant is; None: it is not a dim."""
     is_constant = type(right) is int and right >= 0 and export.is_symbolic_dim(left)
     if not is_constant:
         left, right = (right, left) if name == "and" else (left, right)

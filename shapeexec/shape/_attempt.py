@@ -26,7 +26,7 @@ from shapeexec.shape._shape import dtype_name
 from shapeexec.shape._substitution import Substitution, substitution
 
 OF_PLAIN = "shapeexec: jax.jit of the plain function raises this"
-"""How a note begins, on an error that is the plain function's own."""
+"""The beginning of the note on an error that the plain function raises, too."""
 
 _MOST_ATTEMPTS = 32
 

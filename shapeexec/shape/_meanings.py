@@ -1,4 +1,4 @@
-"""Our errors for functions that cannot be traced symbolically, made from those that JAX raises.
+"""Our errors for functions that cannot be traced symbolically, made from JAX's exceptions.
 
 `_ways_out` finds the fixes; `_trace` decides when to give up.
 """
@@ -71,7 +71,7 @@ def untraceable(
     Args:
         stuck: The failed attempt.
         program: The function.
-        symbols: The symbols whose sizes would have to be known; empty: not found out.
+        symbols: The symbols whose sizes would have to be known; empty: unknown.
     """
     text = stuck.error.what if isinstance(stuck.error, ShapeExecError) else str(stuck.error)
     meaning, way_out = _meaning(stuck, text)

@@ -100,7 +100,7 @@ def _facts(program: TraceRequest) -> tuple[list[Guard], frozenset[str]]:
 
 
 def _by_severity(guards: Iterable[Guard]) -> list[Guard]:
-    """Guards in order, those that hold at most sizes first."""
+    """Guards in order: first the guards that hold at the most sizes."""
 
     def severity(guard: Guard) -> int:
         if guard.op != "==":

@@ -76,7 +76,7 @@ def _arrays(values: Sequence[Value]) -> tuple[Any, ...]:
 class _Traced:
     """A function of arrays, for JAX's control flow, that returns the arrays of `Value`s.
 
-    JAX passes no facts on: those of the last trace are kept here.
+    JAX passes no facts on, so the facts of the last trace are kept here.
 
     Args:
         function: A function that returns `Value`s.
@@ -247,6 +247,9 @@ def _is_ragged(variables: Any) -> bool:
     return any(holds_dim(tuple(var.aval.shape)) for var in variables)
 
 
+_UNREAD = "none: nothing reads it after the loop"
+
+
 def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
     """Per carry whether it has to keep its value in the steps of the padding.
 
@@ -259,7 +262,7 @@ def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
     dim = ctx.params["length"]
     for var, freeze in zip(loop.carried, frozen, strict=True):
         what = f"{_compat.describe_aval(var.aval)} carried over {dim}"
-        action = "frozen behind the last step" if freeze else "none: nobody reads it in the end"
+        action = "frozen behind the last step" if freeze else _UNREAD
         ctx.note(what, action, masked=freeze)
     return frozen
 

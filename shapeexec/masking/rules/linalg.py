@@ -29,7 +29,7 @@ def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
 
 @register("cholesky_update")
 def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
-    """Keep: rotations go down the rows, and those of the valid ones come first."""
+    """Keep: rotations go down the rows, and the valid rows come first."""
     return ctx.bind(factor, vector)
 
 

@@ -29,7 +29,7 @@ Hash = Callable[[Any, Any], tuple[Array, Array]]
 
 @register("random_bits", exact_when=_EXACT_WHEN)
 def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) -> Array:
-    """Move: the bits of each element are those of its position in the logical shape."""
+    """Move: the bits of each element are drawn for its position in the logical shape."""
     _check_threefry(ctx, keys)
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
@@ -52,7 +52,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
 
 @register("random_split", exact_when=_EXACT_WHEN)
 def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
-    """Move: each new key is that of its position in the logical shape."""
+    """Move: each new key is split off for its position in the logical shape."""
     _check_threefry(ctx, keys)
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
