@@ -214,7 +214,7 @@ class _Walk:
             arrays[single] = lax.reshape(part, shape)
             return self._only_pairs(wanted, self._contracted(arrays), places=places)
         arrays[single] = jax.ShapeDtypeStruct(tuple(shape), arrays[single].dtype)
-        # The other one is 0 where the left operand is no element of any result, unless that skips.
+        # The other array is 0 already where the left operand has no element, unless an axis skips.
         is_other = any(each.skips for each in self.apart)
         for which in (0, 3 - single) if is_other else (0,):
             arrays[which] = self._only_pairs(which, arrays[which], places=places)
