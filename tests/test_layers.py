@@ -119,6 +119,40 @@ def test_buckets_know_nothing_of_jax(path):
     assert not [name for name in imports(path) if name.split(".")[0] in ("jax", "jaxlib")]
 
 
+# By room, the private modules that `tools` may import, to print, compare and time what an `Exec`
+# does inside, which no user needs. A further one is a decision, and so a line here.
+DOORS = {
+    "attention": "_call_lists backends._registry",
+    "bucketing": "_checks _fit _fit_joint _fitted _improve _laws _requests",
+    "execution": """
+        _bind _cache _compile _drawing _function _handle _inference _placement _plan _planner _ready
+        _row _settings _signature _split _stats _store _table saving._files
+    """,
+    "masking": "_context _extents _poison _registry _values",
+    "program": "_html",
+    "shape": "_dim _inferred _spec _trace",
+}
+
+
+def doors_of_tools() -> set[str]:
+    """The private modules of other rooms that `tools` imports; `_code` and such are whole rooms."""
+    used = {
+        name
+        for module, names in imported_modules().items()
+        if room_of(module) == "tools"
+        for name in names
+        if room_of(name) != "tools"
+    }
+    return {name for name in used if any(part.startswith("_") for part in name.split(".")[2:])}
+
+
+def test_tools_open_no_other_door():
+    listed = {f"shapeexec.{room}.{name}" for room in DOORS for name in DOORS[room].split()}
+    opened = doors_of_tools()
+    assert sorted(opened - listed) == []
+    assert sorted(listed - opened) == []  # a door that nobody opens any more is shut
+
+
 def run(code: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],

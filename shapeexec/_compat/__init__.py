@@ -95,6 +95,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     jaxpr_as_function,
     jaxpr_name,
     jaxpr_of,
+    live_equations,
     new_jaxpr,
     new_literal,
     new_variable,

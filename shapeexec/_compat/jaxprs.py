@@ -202,6 +202,23 @@ def equations_inside(eqn: Any) -> Iterator[Any]:
         yield from equations(opened(inner))
 
 
+def live_equations(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
+    """The equations that these results or effects depend on, in order, and which results are read.
+
+    Args:
+        jaxpr: An open jaxpr.
+        wanted: Those of its results that are read.
+    """
+    needed = {var for var in wanted if not is_literal(var)}
+    live: list[tuple[Any, tuple[bool, ...]]] = []
+    for eqn in reversed(jaxpr.eqns):
+        is_used = tuple(var in needed for var in eqn.outvars)
+        if any(is_used) or eqn.effects:
+            live.append((eqn, is_used))
+            needed.update(var for var in eqn.invars if not is_literal(var))
+    return dict(reversed(live))
+
+
 class Environment(Generic[T]):
     """What stands for each variable of an open jaxpr while its equations are walked.
 

@@ -77,11 +77,11 @@ def _check(ctx: RuleContext, call: Call) -> None:
     shapes, _ = split(call, [operand.dims for operand in ctx.operands])
     (batch, queries, *heads), (_, rows, *more_heads) = shapes.query, shapes.key
     if call.has_pages and not isinstance(rows, int):
-        raise ctx.unsupported("the size of a page is part of every position", [rows])
+        raise ctx.unsupported_error("the size of a page is part of every position", [rows])
     keys = key_size(shapes.key, shapes.pages)
     ragged = [dim for dim in (*heads, *more_heads, *shapes.value[2:]) if not isinstance(dim, int)]
     if ragged:
-        raise ctx.unsupported("heads and their sizes are part of every score", ragged)
+        raise ctx.unsupported_error("heads and their sizes are part of every score", ragged)
     fitting = {"B": batch, "T": queries, "S": keys}
     leaves = zip(
         (*axes_of_leaves(call.mask), *axes_of_leaves(call.bias)),
@@ -91,7 +91,7 @@ def _check(ctx: RuleContext, call: Call) -> None:
     for axes, shape in leaves:
         for axis, dim in zip(axes, shape, strict=False):
             if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):
-                raise ctx.unsupported(
+                raise ctx.unsupported_error(
                     "an array of the mask or bias has a padded axis that is none of the call's"
                     " examples, queries or keys",
                     [dim],

@@ -19,7 +19,7 @@ import jax
 from shapeexec import _compat
 from shapeexec.checking._equalities import EQUALITIES
 from shapeexec.checking._instantiate import instantiate
-from shapeexec.checking._number import Program, number_program
+from shapeexec.checking._number import Numbered, number_program
 from shapeexec.checking._params import params_text
 from shapeexec.checking._prove import Pair, prove
 from shapeexec.checking._values import Node, Table
@@ -176,7 +176,7 @@ def _line_of_result(closed: Any, result: int) -> str | None:
     return None if eqn is None else _compat.eqn_line(eqn)
 
 
-def _unlike_effects(table: Table, *, symbolic: Program, plain: Program) -> Difference:
+def _unlike_effects(table: Table, *, symbolic: Numbered, plain: Numbered) -> Difference:
     counts = f"{len(symbolic.effects)} effects instead of {len(plain.effects)}"
     pairs = zip(symbolic.effects, plain.effects, strict=False)
     same = sum(1 for _ in pairs if _[0] == _[1])
@@ -185,7 +185,7 @@ def _unlike_effects(table: Table, *, symbolic: Program, plain: Program) -> Diffe
 
 
 def _difference(
-    table: Table, parted: Sequence[Pair], *, symbolic: Program, plain: Program
+    table: Table, parted: Sequence[Pair], *, symbolic: Numbered, plain: Numbered
 ) -> Difference:
     left, right = (table[value] for value in parted[0])
     if left.kind != right.kind or left.op != right.op:
@@ -203,7 +203,7 @@ def _difference(
     return Difference(text, at[1] or at[0], at[0])
 
 
-def _line(program: Program, values: Sequence[int]) -> str | None:
+def _line(program: Numbered, values: Sequence[int]) -> str | None:
     """The user's line of the first of these values that has one."""
     eqns = (eqn for value in values for eqn in program.origins.get(value, ()))
     lines = map(_compat.eqn_line, eqns)

@@ -35,7 +35,7 @@ class _Law:
     c: int
 
     def plain(self, counts: Sequence[int]) -> "_Law":
-        """The same law with the smallest coefficients; that of an index that is always 0 is 0."""
+        """An equal law with the smallest coefficients; 0 for an index that is always 0."""
         factors = (self.x, self.y, self.z)
         x, y, z = (by if n > 1 else 0 for by, n in zip(factors, counts, strict=True))
         sign = -1 if next((by for by in (z, x, y) if by), -1) > 0 else 1

@@ -21,7 +21,7 @@ def counters(
     Args:
         table: The values.
         starts: The initial value of each carry, by its value in the body.
-        made: The next value of each carry, likewise.
+        made: The next value of each carry, by its value in the body.
         steps: The number of steps.
     """
     found: dict[int, np.ndarray] = {}

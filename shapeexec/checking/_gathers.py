@@ -7,7 +7,7 @@ into 0.0; that difference is ignored here.
 """
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,15 +114,22 @@ def _gathered_at(asked: Asked) -> int | None:
     numbers = asked.params["dimension_numbers"]
     if _mode(asked) not in _INSIDE or len(asked.shape(1)) != 1:
         return None
+    starts = _starts(asked, numbers.start_index_map)
+    if starts is None:
+        return None
+    sizes = tuple(asked.params["slice_sizes"])
+    sliced = sliced_at(asked.maker, asked.operands[0], starts=starts, sizes=sizes)
+    return asked.maker.reshape(sliced, asked.kind.shape)
+
+
+def _starts(asked: Asked, indexed: Sequence[int]) -> list[int] | None:
+    """Per axis of the operand the scalar at which the window starts; None: these are not known."""
     scalars = _scalars(asked.maker, asked.operands[1])
     if scalars is None:
         return None
-    shape, sizes = asked.shape(), tuple(asked.params["slice_sizes"])
     zero = asked.table.constant(np.zeros((), np.int32))
-    at = dict(zip(numbers.start_index_map, scalars, strict=True))
-    starts = [at.get(axis, zero) for axis in range(len(shape))]
-    sliced = sliced_at(asked.maker, asked.operands[0], starts=starts, sizes=sizes)
-    return asked.maker.reshape(sliced, asked.kind.shape)
+    at = dict(zip(indexed, scalars, strict=True))
+    return [at.get(axis, zero) for axis in range(len(asked.shape()))]
 
 
 def _scalars(maker: Maker, vector: int) -> list[int] | None:
@@ -182,16 +189,11 @@ def _scattered_at(asked: Asked) -> int | None:
     is_promised = mode == "PROMISE_IN_BOUNDS" and asked.params["unique_indices"]
     if not (mode == "CLIP" or is_promised) or len(asked.shape(1)) != 1:
         return None
-    scalars = _scalars(asked.maker, asked.operands[1])
-    if scalars is None:
+    starts = _starts(asked, numbers.scatter_dims_to_operand_dims)
+    if starts is None:
         return None
-    shape, windows = asked.kind.shape, iter(asked.shape(2))
-    sizes = [
-        1 if axis in numbers.inserted_window_dims else next(windows) for axis in range(len(shape))
-    ]
-    zero = asked.table.constant(np.zeros((), np.int32))
-    at = dict(zip(numbers.scatter_dims_to_operand_dims, scalars, strict=True))
-    starts = [at.get(axis, zero) for axis in range(len(shape))]
+    windows, inserted = iter(asked.shape(2)), numbers.inserted_window_dims
+    sizes = [1 if axis in inserted else next(windows) for axis in range(len(starts))]
     update = asked.maker.reshape(asked.operands[2], sizes)
     return updated_at(asked.maker, asked.operands[0], update=update, starts=starts)
 
@@ -207,9 +209,7 @@ def gathered_without_ones(asked: Asked) -> int | None:
     unread = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     windows = [axis for axis in range(len(shape)) if axis not in unread]
     places = dict(zip(numbers.offset_dims, windows, strict=True))
-    of_batch = [place for place in range(len(asked.kind.shape)) if place not in places]
-    order = [of_batch[i] for i in long]
-    order += [place for place in sorted(places) if asked.kind.shape[place] != 1]
+    order = _batch_first(asked.kind.shape, places, long=long)
     params = (
         asked.key({name: asked.params[name] for name in ("mode", "fill_value")}),
         tuple(int(sizes[axis]) for axis in kept),
@@ -231,9 +231,7 @@ def scattered_without_ones(asked: Asked) -> int | None:
     windows = [axis for axis in range(len(shape)) if axis not in unread]
     places = dict(zip(numbers.update_window_dims, windows, strict=True))
     updates = asked.shape(2)
-    of_batch = [place for place in range(len(updates)) if place not in places]
-    order = [of_batch[i] for i in long]
-    order += [place for place in sorted(places) if updates[place] != 1]
+    order = _batch_first(updates, places, long=long)
     params = (
         asked.key({name: asked.params[name] for name in ("mode", "update_jaxpr", "update_consts")}),
         tuple(kept.index(axis) for axis in numbers.scatter_dims_to_operand_dims),
@@ -259,6 +257,19 @@ def _kept(shape: Sequence[int], indexed: Sequence[int]) -> list[int]:
 
 def _long(shape: Sequence[int]) -> list[int]:
     return [axis for axis, size in enumerate(shape) if size != 1]
+
+
+def _batch_first(shape: Sequence[int], places: Iterable[int], *, long: Sequence[int]) -> list[int]:
+    """The axes that are not of size 1, batch axes first.
+
+    Args:
+        shape: The shape of a gather's result, or of a scatter's updates.
+        places: Its axes along windows.
+        long: The axes of the batch that are not of size 1.
+    """
+    windows = sorted(places)
+    batch = [axis for axis in range(len(shape)) if axis not in windows]
+    return [*(batch[i] for i in long), *(axis for axis in windows if shape[axis] != 1)]
 
 
 def _pairs(

@@ -32,8 +32,8 @@ def register_expansion(primitive: Any, expand: Expansion) -> None:
 
     Args:
         primitive: The primitive, or its name.
-        expand: `expand(sizes, **params) -> function of the operands`. `sizes` are those of the
-            call's symbols and of the trace's own; in `params` each dim is its int. The function
+        expand: `expand(sizes, **params) -> function of the operands`. `sizes` holds the sizes of
+            the call's symbols and of the trace's own; in `params` each dim is its int. The function
             returns one result per result of the equation: NumPy or Python values if there are no
             operands (a host number), else traced values.
 
@@ -176,7 +176,7 @@ class _Flat:
 
     def _param(self, param: Any) -> Any:
         """A parameter or an aval with sizes in place of dims."""
-        if type(param) in _dim.WITHOUT_DIMS:
+        if type(param) in _dim.DIMLESS_TYPES:
             return param
         if export.is_symbolic_dim(param):
             return _dim.evaluate(param, self._sizes)
@@ -192,7 +192,7 @@ class _Flat:
         if hasattr(param, "inner_aval"):  # of a reference
             return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
-            if all(type(item) in _dim.WITHOUT_DIMS for item in cast(Sequence[Any], param)):
+            if all(type(item) in _dim.DIMLESS_TYPES for item in cast(Sequence[Any], param)):
                 return cast(Any, param)
             return _like(param, map(self._param, cast(Sequence[Any], param)))
         if type(param) is dict:

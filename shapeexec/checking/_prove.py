@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from shapeexec.checking._evaluate import agree
-from shapeexec.checking._number import Program
+from shapeexec.checking._number import Numbered
 from shapeexec.checking._values import Table
 
 Pair = tuple[int, int]
@@ -40,7 +40,7 @@ class Proof:
     evaluated: int
 
 
-def prove(table: Table, *, symbolic: Program, plain: Program) -> Proof:
+def prove(table: Table, *, symbolic: Numbered, plain: Numbered) -> Proof:
     """Compare the results and effects of two programs that have equally many."""
     roots = [*zip(symbolic.results, plain.results, strict=True)]
     effects = [*zip(symbolic.effects, plain.effects, strict=True)]

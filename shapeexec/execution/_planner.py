@@ -41,7 +41,7 @@ from shapeexec.execution._traces import Traces
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _dim
-from shapeexec.shape._attempt import Program
+from shapeexec.shape._attempt import TraceRequest
 from shapeexec.shape._search import needed
 
 
@@ -259,7 +259,7 @@ class Planner:
         try:
             _ = plan.size_vector
         except Exception as error:  # of any kind: it is the arithmetic of the function itself
-            Program(call.fn, leaves, call.sizes, ()).run_plain()
+            TraceRequest(call.fn, leaves, call.sizes, ()).run_plain()
             return f"{type(error).__name__}: {error}"
         return None
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from shapeexec._errors import beside
 from shapeexec.checking import Difference, Outcome, examine, handled_exceptions
-from shapeexec.shape._attempt import Program
+from shapeexec.shape._attempt import TraceRequest
 from shapeexec.shape._trace import Leaf, Trace
 
 Check = Literal["graphs", "sizes", "worker", "off"]
@@ -157,7 +157,7 @@ def _examined(
     try:
         return examine(trace, fn, leaves=leaves, sizes=sizes, watch=watch)
     except Exception:  # if the user's function fails at these sizes by itself, show its own error
-        Program(fn, leaves, sizes, ()).run_plain()
+        TraceRequest(fn, leaves, sizes, ()).run_plain()
         raise
 
 

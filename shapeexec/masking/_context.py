@@ -1,6 +1,6 @@
 """What a rule sees of its equation: operands and results at capacity, and how to fill padding.
 
-Rules decide; the interpreter runs them and takes their fills over. Here no primitive is known.
+Rules decide what to fill; the interpreter runs them. No primitive is named here.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from shapeexec.masking._typed import TypedResults
 from shapeexec.masking._values import FillRequest, MaskNote, Report, Value, along
 
 Unless = Literal["nan", "finite"] | None
-"""The padding that a reader takes as it is. None: none but the fill value. `nan`: NaN too, where
-all valid elements of its row are NaN. `finite`: any that is neither NaN nor infinite."""
+"""The padding that a reader accepts. None: only the fill value is accepted. `nan`: also NaN, in
+rows whose valid elements are all NaN. `finite`: any finite number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Operand(Shaped):
         return self.value.number
 
     def padded(self, axes: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Those of `axes` (None: of all) that may have padding."""
+        """The axes among `axes` (None: among all) that may have padding."""
         among = range(len(self.dims)) if axes is None else axes
         shape = self.array.shape
         return tuple(a for a in among if not isinstance(self.dims[a], int) and shape[a])
@@ -90,8 +90,8 @@ class Result(Shaped):
     Attributes:
         number: The number that its value will have.
         is_used: Whether it is read.
-        requested: The fill that all readers request; None: there is none. The interpreter does it
-            behind the rule, unless the rule returns a `Value` that is known to be filled.
+        requested: The fill that all readers request; None: they request none. The interpreter fills
+            after the rule has run, unless the rule returns a `Value` that is known to be filled.
     """
 
     number: int
@@ -159,7 +159,7 @@ class RuleContext:
             **params: The parameters, with capacities for dims.
 
         Returns:
-            What the primitive returns: an array, or a list of them.
+            The primitive's result: an array, or a list of arrays.
         """
         primitive = self.eqn.primitive
         if self._typed is None:
@@ -177,8 +177,8 @@ class RuleContext:
     ) -> Array:
         """Overwrite an operand's padding, unless it is known to need no mask.
 
-        The filled array replaces the operand for all later readers, so that a second one needs no
-        second mask.
+        The filled array replaces the operand for all later readers, so that they need no mask of
+        their own.
 
         Args:
             operand: The operand's number.
@@ -203,7 +203,7 @@ class RuleContext:
                 note = self._noted(along(held.aval, axes), f"none: padding is {why}", masked=False)
                 self._report.note_spared(held.number, note)
             return held.array
-        if unless == "finite":  # then with one value along all of them
+        if unless == "finite":  # fill along all of them, with one value
             return self.fill(operand, value, axes=axes)
         return self._overwrite(operand, value, axes=open_axes)
 
@@ -221,7 +221,7 @@ class RuleContext:
         )
 
     def _overwrite(self, operand: int, value: Any, *, axes: tuple[int, ...]) -> Array:
-        """Fill an operand, report that, and request it of whatever computes the operand."""
+        """Fill an operand, report the mask, and request the fill where the operand is computed."""
         held = self._operands[operand]
         facts = dict.fromkeys(str(held.known.axes[axis]) for axis in axes)
         note = self.note(
@@ -259,7 +259,7 @@ class RuleContext:
         return self._run(closed, self.extents.fork(), values)
 
     def note(self, what: str, action: str, *, masked: bool, why: str = "") -> MaskNote:
-        """Report a mask, or one that was spared; `fill` does so by itself.
+        """Report a mask that is added or spared; `fill` reports its own.
 
         Args:
             what: The array and its axes, `f32[b,s] along s`.
@@ -277,7 +277,7 @@ class RuleContext:
             self.primitive, self.scope.line(self.eqn), what, action, masked=masked, why=why, at=at
         )
 
-    def unsupported(
+    def unsupported_error(
         self,
         reason: str,
         dims: Sequence[Any] | None = None,
@@ -289,10 +289,10 @@ class RuleContext:
 
         Args:
             reason: The `Why` of its message.
-            dims: The dims whose padding is the cause; None: all of the operands and results.
-            fix: A way out that keeps the symbols padded; None: there is none.
-            or_exact: Whether exact symbols are a way out too. They are none where JAX itself
-                fails at every size.
+            dims: The dims whose padding is the cause; None: all dims of operands and results.
+            fix: A fix that keeps the symbols padded; None: none is known.
+            or_exact: Whether exact symbols fix it, too. They do not where JAX itself fails at every
+                size.
 
         Returns:
             The error; the rule raises it.

@@ -25,9 +25,9 @@ class Extents:
         ranges: The least and the greatest size of each symbol in this graph; the greatest is its
             bucket.
         sizes: The true size of each symbol: i32[], traced or not.
-        substitution: The dims that stand for the symbols of the call in these dims.
+        substitution: The dims that replace symbols of the call in the jaxpr.
         host: Looks up the operand of the graph that holds a number computed on the host.
-        left_out: Of fills by what they are noted as: which ones are not made.
+        left_out: Decides by its note whether a fill is left out; None: every fill is made.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Extents:
         self._masks: dict[Hashable, Array | None] = {}
 
     def fork(self) -> "Extents":
-        """A copy for the body of a loop or branch, whose tracers must not be met outside."""
+        """A copy for the body of a loop or branch, whose tracers must not leak out of it."""
         forked = copy.copy(self)
         forked._lengths, forked._masks = dict(self._lengths), {}
         return forked
@@ -60,7 +60,7 @@ class Extents:
 
     def capacity(self, dim: Any) -> int:
         """The most that `dim` can be at sizes up to the buckets."""
-        if type(dim) is int:  # `isinstance` of an abstract class takes long
+        if type(dim) is int:  # `isinstance` with an abstract class is slow
             return dim
         if isinstance(dim, numbers.Integral):
             return int(dim)
@@ -111,8 +111,8 @@ class Extents:
     ) -> Array:
         """`x`, of these dims and at capacity, with `value` as padding along `axes`.
 
-        Fills of one shape share a mask: each of them would be five equations more, to be traced and
-        lowered for each graph, and to be found equal by XLA.
+        Fills of one shape share a mask. A mask of its own would cost each fill five more equations,
+        which are traced and lowered for each graph until XLA finds them equal.
         """
         if self._left_out is not None and self._left_out(note):
             return x
@@ -128,7 +128,7 @@ class Extents:
         Only tuples and lists are entered: named tuples such as gather's dimension numbers hold no
         dims.
         """
-        if type(param) in _dim.WITHOUT_DIMS:
+        if type(param) in _dim.DIMLESS_TYPES:
             return param
         if type(param) in (tuple, list):
             return type(param)(self.at_capacity(part) for part in param)
@@ -137,7 +137,7 @@ class Extents:
 
 def holds_dim(param: Any) -> bool:
     """Whether a primitive's parameter holds a symbolic dim, or a number computed from sizes."""
-    if type(param) in _dim.WITHOUT_DIMS:
+    if type(param) in _dim.DIMLESS_TYPES:
         return False
     if type(param) in (tuple, list):
         return any(map(holds_dim, param))

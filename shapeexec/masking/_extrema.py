@@ -1,8 +1,9 @@
-"""Which elements are the extremum of their row: the gradient of a maximum asks that by `eq`.
+"""Finds the elements that equal the extremum of their row, as gradients of a maximum do by `eq`.
 
 XLA may compute a row twice, in two fusions that round differently. Then no element equals the
 row's maximum, and a gradient is lost: unpadded at some sizes, in a padded graph at others. Here the
-first extremum is found in the row itself, so that it is never lost; `eq` finds its equals.
+first extremum is found in the row itself, so that it is never lost; `eq` finds the elements equal
+to it.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,7 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
 
 
 def first(ctx: RuleContext, number: int, *, reduction: Any) -> Array:
-    """bool, shaped as the operand: its first extremum along the reduced axes, if that is no NaN."""
+    """bool, shaped as the operand: its first extremum along the reduced axes, if it is not NaN."""
     find, identity = _FIND[reduction.primitive.name]
     axes = reduction.params["axes"]
     x = ctx.fill(number, identity(ctx.operands[number].array.dtype), axes=axes)

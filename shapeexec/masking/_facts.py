@@ -1,7 +1,8 @@
 """Pointwise primitives: one row of facts for each, and what follows for padding.
 
-To add a primitive is to add a row to `FACTS`, and a function where a fact is no constant. A row
-serves the masks that are spared, the fills that pass through a factor, and sums over examples.
+To add a primitive is to add a row to `FACTS`, and a function where a fact depends on the operands.
+The rows decide which masks are spared, which fills pass through a factor, and which operations can
+sum over examples.
 """
 
 import dataclasses
@@ -43,18 +44,19 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is true of a pointwise primitive for all operands.
+    """Facts about a pointwise primitive that hold for all operands.
 
     Attributes:
         is_opaque: Nothing is known of a result, not even that it is finite: keys, tokens.
         is_identity: The result is the first operand.
-        keeps_finite: Of finite operands it is finite, unless they are complex or have 8 bits.
+        keeps_finite: The result of finite operands is finite, unless they are complex or have 8
+            bits.
         on_constants: Computes the result of NumPy scalars, as XLA does at the points that
-            `_is_exact` accepts; None: they may differ.
-        special: `special(paddings, call)`: the fact about the result that follows in a way of its
-            own; it, or its None, goes before `on_constants` and `keeps_finite`.
-        signs: Per operand its sign in the sum that the result is; None: it is no such sum.
-        scales: The operands that the result is a multiple of, if the other one is constant.
+            `_is_exact` accepts; None: XLA may compute another result.
+        special: `special(paddings, call)`: the fact about the result, by a rule for this primitive
+            alone; its answer, even None, goes before `on_constants` and `keeps_finite`.
+        signs: Per operand its sign, if the result is a sum of the operands; None: it is not.
+        scales: The operands of which the result is a multiple, if the other operand is constant.
     """
 
     is_opaque: bool = False
@@ -82,7 +84,7 @@ def _converted(paddings: Sequence[Padding], call: Call) -> Padding:
         try:
             computed = value.astype(dtype)
             returned = computed.astype(value.dtype)
-        except TypeError:  # how NumPy refuses it between 8-bit floats, which XLA does not
+        except TypeError:  # NumPy cannot convert between 8-bit floats; XLA can
             return UNSPECIFIED
     return constant(computed) if returned == value else UNSPECIFIED
 
@@ -118,7 +120,7 @@ def _raised(paddings: Sequence[Padding], call: Call) -> Padding | None:
 
 
 def _of_reals(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of real numbers; NaN of complex ones, for NumPy and XLA round them apart."""
+    """The function for real numbers; NaN for complex ones, whose rounding differs in XLA."""
     return lambda x: np.nan if np.iscomplexobj(x) else function(x)
 
 
@@ -209,7 +211,7 @@ def through_pointwise(name: str, operands: Sequence[Known], *, call: Call, rank:
 
     Args:
         name: The primitive's name.
-        operands: Of each operand; those of rank 0 stand for every position.
+        operands: The facts about each operand; an operand of rank 0 is read at every position.
         call: Its parameters and dtypes.
         rank: The result's rank.
     """
@@ -249,7 +251,7 @@ def _through(facts: Facts, paddings: Sequence[Padding], *, call: Call) -> Paddin
 
 
 def _is_wide(dtype: Any) -> bool:
-    """Whether it has room for what is computed on the way.
+    """Whether a dtype has room for intermediate results.
 
     The cosine of 200j overflows, and so do the absolute value of a large complex number, the
     ceiling of the greatest float8_e3m4, and the exponential in a logistic function of 8 bits.

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
+from shapeexec._errors import ConfigError
 
 Length = int | Array
 """A valid length: an int where the axis is static, else i32[]."""
@@ -72,8 +73,18 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
     return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])
 
 
-class NoZeroError(TypeError):
-    """A dtype cannot hold 0: the interpreter makes it the refusal of an equation."""
+class NoZeroError(ConfigError, TypeError):
+    """A dtype cannot hold 0; the interpreter refuses the equation because of it."""
+
+    def __init__(self, dtype: Any) -> None:
+        name = np.dtype(dtype).name
+        self.reason = f"{name} holds powers of two, and no 0 to fill with"
+        super().__init__(
+            f"{name} has no 0.",
+            option="dtype",
+            why=self.reason,
+            fix="cast to float32 in front of it: the powers of two are exact there",
+        )
 
 
 def zero(dtype: Any) -> Any:
@@ -86,10 +97,10 @@ def zero(dtype: Any) -> Any:
         A NumPy scalar of it.
 
     Raises:
-        TypeError: The dtype has no 0. In a rule that is the refusal of the equation.
+        ConfigError: The dtype has no 0. In a rule, this refuses the equation.
     """
     if dtype == _POWERS:
-        raise NoZeroError(f"{np.dtype(dtype).name} holds powers of two, and no 0 to fill with")
+        raise NoZeroError(dtype)
     return np.zeros((), dtype)[()]
 
 
@@ -129,7 +140,7 @@ def highest(dtype: Any) -> Any:
     return _extreme(dtype, "max")
 
 
-_POWERS = np.dtype(jnp.float8_e8m0fnu)  # what NumPy calls its 0 is 2**-127, and XLA's is NaN
+_POWERS = np.dtype(jnp.float8_e8m0fnu)  # its 0 is 2**-127 in NumPy, and NaN in XLA
 _Which = Literal["min", "max"]
 
 _INFINITE = {"min": -np.inf, "max": np.inf}

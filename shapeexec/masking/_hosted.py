@@ -100,7 +100,7 @@ def _from_bits_of(words: Array, dtype: Any, *, size: int) -> Array:
 
 
 def at_sizes(sizes: Mapping[str, Any]) -> Callable[[HostOperand], Array]:
-    """Computes numbers at sizes: Python ints, or i32[], which take a callback to the host."""
+    """A function that computes host numbers; if sizes are traced, by a callback to the host."""
     if all(isinstance(size, int | np.integer) for size in sizes.values()):
         values = HostValues({symbol: int(size) for symbol, size in sizes.items()})
         return lambda operand: _compat.asarray(operand.at(values))

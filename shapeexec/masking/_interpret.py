@@ -33,7 +33,7 @@ class Outcome:
     """The values around an equation, or a jaxpr, that was run.
 
     Attributes:
-        results: One per result; `_UNREAD` for one that is not wanted.
+        results: One per result; `_UNREAD` for a result that is not wanted.
         operands: The operands, some of them filled.
     """
 
@@ -46,13 +46,13 @@ class Interpreter:
     """One pass over a jaxpr and those nested in it.
 
     Attributes:
-        poison: The name of what fills the padding of each result; None: nothing does.
+        poison: The name of the poison for the padding of each result; None: no poison.
         planned: The report of an earlier pass over the same jaxpr.
         report: The report of this pass.
-        numbers: Numbers the values, alike in each pass.
+        numbers: Numbers for the values, the same in each pass.
         outer: The equations that enclose the jaxpr, the outermost first.
-        watch: Called for each equation that is not in a loop or branch; None: nothing is.
-        typed: For a pass that wants the report alone: results are right in their types only.
+        watch: Called for each equation outside of loops and branches; None: never.
+        typed: Set in the planning pass: results have correct avals, arbitrary values.
     """
 
     poison: str | None = None
@@ -90,7 +90,7 @@ class Interpreter:
         env = _compat.Environment(dict(zip(jaxpr.invars, operands, strict=True)), _of_literal)
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
             env.values[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
-        live = live_of(jaxpr, results)
+        live = _compat.live_equations(jaxpr, results)
         scope = Scope(env.values, [*live], results=results, outer=self.outer)
 
         def step(eqn: Any) -> list[Value]:
@@ -182,23 +182,22 @@ def _made(ctx: RuleContext) -> Sequence[Any]:
         return made if eqn.primitive.multiple_results else [made]
     if rule is None:
         dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
-        raise ctx.unsupported(why_refused(ctx.primitive), dims)
+        raise ctx.unsupported_error(why_refused(ctx.primitive), dims)
     params = {key: ctx.extents.at_capacity(param) for key, param in eqn.params.items()}
     try:
         made = rule.apply(ctx, *arrays, **params)
     except NoZeroError as error:
-        fix = "cast to float32 in front of it: the powers of two are exact there"
-        raise ctx.unsupported(str(error), fix=fix) from error
+        raise ctx.unsupported_error(error.reason, fix=error.fix) from error
     made = made if eqn.primitive.multiple_results else [made]
     _check_made(ctx, made)
     return made
 
 
 def _check_made(ctx: RuleContext, made: Sequence[Any]) -> None:
-    """Check that a rule has returned as many results as its primitive has, and of their kinds.
+    """Check that a rule has returned one array per result, of its rank and dtype.
 
     Raises:
-        ConfigError: It has not: nothing behind it would see another dtype.
+        ConfigError: It has not; no later check would notice another dtype.
     """
     avals = [result.aval for result in ctx.results]
     arrays = [one.array if isinstance(one, Value) else one for one in made]
@@ -244,10 +243,10 @@ def _filled_at_source(result: Result, value: Value) -> Value:
 class _Bodies:
     """The bodies of one equation's loop or branches, which JAX may trace any number of times.
 
-    The last trace of each is the one that counts.
+    Only the last trace of each body counts.
 
     Args:
-        interpreter: That of the equation.
+        interpreter: The interpreter of the equation.
         eqn: The equation.
         number: The number of the equation's first result, which identifies the equation.
     """
@@ -275,7 +274,7 @@ class _Bodies:
         return [_without_role(value, number=-1) for value in results]
 
     def report_to(self, report: Report) -> None:
-        """Add the reports of all bodies to the one of the equation's own pass."""
+        """Add the reports of all bodies to the report of the pass over the equation."""
         for body in self._last.values():
             report.add_body(body.key, body.report, operands=body.operands)
 
@@ -304,18 +303,6 @@ def _without_role(value: Value, *, number: int | None = None) -> Value:
 
 _UNREAD = Value(None, nothing_known(0, np.bool_))
 """Stands for a result that nothing reads."""
-
-
-def live_of(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
-    """The equations that results or effects depend on, in order, and which results are read."""
-    needed = {var for var in wanted if not _compat.is_literal(var)}
-    live: list[tuple[Any, tuple[bool, ...]]] = []
-    for eqn in reversed(jaxpr.eqns):
-        is_used = tuple(var in needed for var in eqn.outvars)
-        if any(is_used) or eqn.effects:
-            live.append((eqn, is_used))
-            needed.update(var for var in eqn.invars if not _compat.is_literal(var))
-    return dict(reversed(live))
 
 
 def _of_literal(var: Any) -> Value:

@@ -4,7 +4,7 @@
     FINITE              no NaN, no infinity
     constant(c)         each element is c
     constant(c, unless="nan")        ... or NaN where all valid elements of its row are NaN
-    constant(c, unless="nonfinite")  ... or anything where those are all NaN or infinite
+    constant(c, unless="nonfinite")  ... or anything where these are all NaN or infinite
 
 The row of an element is all elements at its position on the other axes. The last two arise in
 softmax, which turns -inf into 0 or NaN, and in a product of rows of zeros with data that may be
@@ -27,6 +27,11 @@ from shapeexec import _compat
 Scalar = Any
 Unless = Literal["nan", "nonfinite"] | None
 _WEAKER: tuple[Unless, ...] = (None, "nan", "nonfinite")
+_EXCEPTIONS: dict[Unless, str] = {
+    None: "",
+    "nan": ", or NaN in rows whose valid elements are all NaN",
+    "nonfinite": ", except in rows whose valid elements are all NaN or inf",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +63,7 @@ class Padding:
     def __str__(self) -> str:
         if self.value is None:
             return "finite" if self.finite else "unspecified"
-        rows = {None: "", "nan": " or NaN with its row", "nonfinite": " but behind a row of NaN"}
-        return f"{self.value}{rows[self.unless]}"
+        return f"{self.value}{_EXCEPTIONS[self.unless]}"
 
 
 UNSPECIFIED = Padding()

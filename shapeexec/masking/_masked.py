@@ -38,10 +38,10 @@ class Masked:
         trace: The function, traced at symbolic sizes.
         ranges: Per symbol the least and the greatest size that the graph serves; the greatest is
             its bucket.
-        poison: The name of what fills padding that nothing is known of; None: nothing does.
+        poison: The name of the poison for padding without known facts; None: no poison.
         zero_padded: The padding of the arguments holds zeros, so that masks can be spared.
-        zero_results: The padding of the results is to hold zeros, but of typed PRNG keys.
-        left_out: Which masks are not put in, so that results are wrong: for copies that are timed.
+        zero_results: The padding of the results must hold zeros, except of typed PRNG keys.
+        left_out: Which masks are left out, for copies that are only timed: their results are wrong.
     """
 
     trace: Trace
@@ -65,8 +65,8 @@ class Masked:
             sizes: The true size of each symbol, int or i32[], traced or not.
             consts: The arrays that the function closed over, `trace.jaxpr.consts`.
             leaves: The flat arguments, at capacity.
-            hosted: The numbers of the host; None: they are computed from `sizes`, which takes a
-                call back to Python where these are traced.
+            hosted: The numbers computed on the host; None: they are computed from `sizes`, by a
+                callback to Python if these are traced.
 
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
@@ -91,7 +91,7 @@ class Masked:
             hosted: As for a call.
             watch: Called for each equation, see `Interpreter`.
         """
-        # Under poison each reader of padding has to look after itself.
+        # Under poison each reader fills for itself: a fill at the source would hide a missing mask.
         planned = (
             Report() if self.poison else self._fills(sizes, consts, leaves=leaves, hosted=hosted)
         )
@@ -109,8 +109,8 @@ class Masked:
     ) -> Report:
         """Which values are filled where they are computed, from a pass over the trace.
 
-        Buckets of one trace share it. It says where a fill stands and never that one is needless,
-        so another bucket's is not wrong.
+        All buckets of a trace share the report. It only decides where fills are placed, never that
+        a fill is needless, so a report made at other buckets is right, too.
         """
         with _FILLS_LOCK:
             known = _FILLS.setdefault(self.trace, {})
@@ -192,7 +192,7 @@ def _is_checked(aval: Any) -> bool:
 
 
 def _zero_padded(value: Value, aval: Any, *, extents: Extents, report: Report) -> Value:
-    """A result with zeros for padding, where they are not known to be there."""
+    """A result whose padding is zeros: it is filled unless zeros are known to be there."""
     if _compat.is_extended(aval.dtype) or aval.dtype == jax.dtypes.float0:
         return value
     zero = np.zeros((), aval.dtype)[()]

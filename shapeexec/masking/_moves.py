@@ -20,8 +20,8 @@ def take(
     Args:
         x: Any array; an axis without elements holds zeros.
         index: i32[...], clipped.
-        axis: Along which axis.
-        is_element: bool[n], for an index of one axis: where it is False stands `value`.
+        axis: The axis.
+        is_element: bool[n], for an index of one axis: False where the result is `value`.
         value: A scalar.
     """
     x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
@@ -38,7 +38,7 @@ def roll_to_front(x: Array, length: Length, *, axis: int, capacity: int) -> Arra
 
 
 def sources(position: Array, *, low: Length, step: Length, length: Length) -> tuple[Array, Array]:
-    """Which element stands at a position behind `low` others, each `step` from the next.
+    """Which element stands at each position, if they begin at `low` in steps of `step`.
 
     Returns:
         i32 and bool, shaped as `position`: the element's number, and whether there is one.

@@ -37,15 +37,15 @@ def pad_safe(
         fn: A function of arrays and trees of arrays.
         in_shapes: One spec per positional argument, as for `Exec`.
         constraints: A fact about the sizes, such as `"s >= 2"`, or several.
-        poison: The name of what fills padding that nothing is known of, for tests; see `Exec`.
+        poison: The name of a poison for padding without known facts, for tests; see `Exec`.
 
     Returns:
         `padded(sizes, *args)`: `sizes` maps each symbol to its true size, an int or i32[], which
         may be traced or vmapped over. The shapes of `args` are the buckets: along each ragged axis
         the valid elements come first, and what is behind them may be anything. Results are at
-        capacity, valid elements first. It may be jitted and vmapped; gradients are taken of `fn`
-        before. It raises an `UnsupportedPrimitiveError` or an `InconclusiveShapeError` as an `Exec`
-        does.
+        capacity, valid elements first. It may be jitted and vmapped; take gradients of `fn`, not of
+        `padded`. It raises an `UnsupportedPrimitiveError` or an `InconclusiveShapeError` as an
+        `Exec` does.
 
     Raises:
         SpecError: A spec is malformed.
@@ -84,7 +84,7 @@ def pad_safe(
 
 @contextlib.contextmanager
 def _exact_in_an_exec() -> Generator[None, None, None]:
-    """Errors that name options of an `Exec` say so: `pad_safe` has none."""
+    """Make errors whose fix is an option of `Exec` say so: `pad_safe` has no such options."""
     try:
         yield
     except (UnsupportedPrimitiveError, InconclusiveShapeError) as error:

@@ -68,7 +68,7 @@ _VALUES: dict[str, Callable[[str, Any, Padding], Any]] = {
     "float": _float,
     "complex": _complex,
 }
-"""By the kind of a dtype; of other dtypes padding is left alone."""
+"""By the kind of a dtype; padding of other dtypes is left alone."""
 
 
 def poison_padding(

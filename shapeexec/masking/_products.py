@@ -1,7 +1,7 @@
-"""A convolution or one of its gradients: whole, or of chosen pairs of a tap and a result alone.
+"""A convolution or one of its gradients: in whole, or from chosen pairs of a tap and a result.
 
-The three are one product of three arrays, of which another one is computed. Whether pairs have to
-be chosen is not known here.
+Data, kernel and result are three arrays; a convolution and its two gradients compute one of them
+from the other two. Whether pairs have to be chosen is not known here.
 """
 
 import dataclasses
@@ -58,10 +58,9 @@ class Product:
     """A convolution or one of its gradients: one of three arrays, from the other two.
 
     Attributes:
-        arrays: The left operand, laid along the axes that windows meet padding along, the kernel,
-            and the result. In the place of the one that is wanted stands its struct, or None
-            for the result.
-        wanted: Which of them is.
+        arrays: The left operand, laid along the axes where windows meet padding, the kernel, and
+            the result. The wanted array is a struct, or None for the result.
+        wanted: The number of the array to compute.
         params: The parameters of the convolution, for the left operand as it is laid.
     """
 
@@ -70,7 +69,7 @@ class Product:
     params: dict[str, Any]
 
     def compute(self) -> Array:
-        """The one that is wanted."""
+        """The wanted array."""
         lhs, rhs, out = self.arrays
 
         def convolve(lhs: Array, rhs: Array) -> Array:
@@ -85,7 +84,7 @@ class Product:
         return result
 
     def stretched(self, apart: Sequence[TapAxis]) -> "Product":
-        """The same of a left operand that holds its zeros along `apart`."""
+        """Make the product with a left operand that holds its zeros along `apart`."""
         lhs, _, _ = self.arrays
         config, params = self._gaps(apart), dict(self.params)
         for name, value in (
@@ -124,12 +123,12 @@ class Product:
 
 
 def by_pairs(product: Product, apart: Sequence[TapAxis], *, struct: jax.ShapeDtypeStruct) -> Array:
-    """A product of its pairs alone, one tap or one result after the other, whichever are fewer.
+    """Compute a product from its pairs, one tap or one result at a time, whichever are fewer.
 
     Args:
         product: A product.
         apart: The axes to take it apart along.
-        struct: The shape and dtype of the one that is wanted.
+        struct: The shape and dtype of the wanted array.
     """
     arrays = list(product.arrays)
     arrays[product.wanted] = struct
@@ -175,7 +174,7 @@ class _Walk:
         return [getattr(each, _NAMES[2 - self.single])[0] for each in self.apart]
 
     def axes(self, which: int) -> list[int]:
-        """The axes of an array that it is taken apart along."""
+        """The axes of an array along which the product is taken apart."""
         spec = self.product.params["dimension_numbers"][which]
         return [spec[2 + each.place] for each in self.apart]
 
@@ -215,7 +214,7 @@ class _Walk:
             arrays[single] = lax.reshape(part, shape)
             return self._only_pairs(wanted, self._contracted(arrays), places=places)
         arrays[single] = jax.ShapeDtypeStruct(tuple(shape), arrays[single].dtype)
-        # The other one is 0 where the left operand is no element of any result, unless that skips.
+        # The other array is 0 already where the left operand has no element, unless an axis skips.
         is_other = any(each.skips for each in self.apart)
         for which in (0, 3 - single) if is_other else (0,):
             arrays[which] = self._only_pairs(which, arrays[which], places=places)
@@ -224,8 +223,8 @@ class _Walk:
     def _contracted(self, arrays: list[Any]) -> Array:
         """The product of arrays one of which has a size of 1 along `apart`.
 
-        It is a dot if it can be, for in a branch that runs faster than a convolution. Parts of
-        complex numbers that are not finite make other NaN in a dot than in a convolution.
+        It is a dot where possible: inside a branch a dot runs faster than a convolution. Complex
+        numbers with parts that are not finite give other NaN in a dot than in a convolution.
         """
         params, wanted = self.product.params, self.product.wanted
         numbers = params["dimension_numbers"]

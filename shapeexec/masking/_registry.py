@@ -1,7 +1,7 @@
 """The registry of rules: which function keeps the invariant for which primitive.
 
-A primitive is known by its name: a name that one version of JAX lacks is never looked up there.
-Rules themselves are in `rules`.
+Primitives are identified by name, so a rule for a primitive that this version of JAX lacks is
+unused. Rules themselves are in `rules`.
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ def register(
             bound unchanged.
 
     Raises:
-        ConfigError: No primitive is named, or something else; one has a rule already; or the
-            docstring begins with another word.
+        ConfigError: No primitive is given, or something that is not a primitive; a primitive has a
+            rule already; or the docstring begins with another word.
     """
     names = _names("register", primitives)
 
@@ -96,14 +96,14 @@ def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) 
         get_jaxpr: The jaxpr, closed or open, from the equation's parameters.
 
     Raises:
-        ConfigError: It is no primitive, or registered already.
+        ConfigError: It is not a primitive, or it is registered already.
     """
     (name,) = _names("register_nested", [primitive])
     _claim(NESTED, name, entry=get_jaxpr)
 
 
 def nested_jaxpr(eqn: Any) -> Any | None:
-    """The closed jaxpr that an equation only wraps; None: it is no call-like primitive."""
+    """The closed jaxpr that an equation only wraps; None: it is not call-like."""
     get_jaxpr = NESTED.get(eqn.primitive.name)
     return None if get_jaxpr is None else _compat.closed(get_jaxpr(eqn.params))
 
@@ -111,14 +111,15 @@ def nested_jaxpr(eqn: Any) -> Any | None:
 def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the decorated function derive the facts about the result of `primitives`.
 
-    It is called as `know(ctx, *known, **params) -> Known`, with the facts about each operand after
-    the rule has filled. Without one, nothing is known of a result.
+    The function is called as `know(ctx, *known, **params) -> Known`, with the facts about each
+    operand after the rule has filled. Without such a function nothing is known of a result.
 
     Args:
         *primitives: JAX primitives, or their names.
 
     Raises:
-        ConfigError: No primitive is named, or something else; or one has such a function already.
+        ConfigError: No primitive is given, or something that is not a primitive; or a primitive has
+            such a function already.
     """
     names = _names("register_knowledge", primitives)
 
@@ -137,9 +138,9 @@ def refuse(*primitives: Any, reason: str) -> None:
 
 
 def is_own(primitive: str) -> bool:
-    """Whether no code of users runs where equations of a primitive are masked.
+    """Whether only code of the library runs when equations of a primitive are masked.
 
-    A rule may be a user's, and a rule of attention calls masks, which may be.
+    The user may have written the rule, or a mask that the rule of attention calls.
     """
     rule = RULES.get(primitive)
     functions = (rule and rule.apply, KNOWLEDGE.get(primitive), NESTED.get(primitive))

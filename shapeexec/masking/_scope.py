@@ -1,4 +1,4 @@
-"""The equations around one: which computes a value, and which read it. Nothing is run here."""
+"""The equations of a jaxpr: which one computes a value, and which ones read it. Nothing is run."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Scope:
     def line(self, eqn: Any) -> str | None:
         """The user's line of one of the equations, `code  (file.py:12)`; None if unknown.
 
-        JAX keeps the line with the call of a jitted function, and not with its body.
+        For a jitted function JAX keeps the line with the call, not with the body.
         """
         lines = map(_compat.eqn_line, (eqn, *reversed(self.outer)))
         return next((line for line in lines if line is not None), None)
@@ -60,7 +60,7 @@ class Scope:
 
         Args:
             var: A variable that is to be filled with `value`.
-            number: Its own number.
+            number: The variable's own number.
             value: A scalar.
         """
         while value == 0 and (maker := self.maker(var)) is not None:

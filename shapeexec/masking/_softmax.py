@@ -28,7 +28,7 @@ from shapeexec.masking._facts import signs_of
 from shapeexec.masking._knowledge import Known, Padding, Role, constant
 
 _MINUS_INFINITY = -np.inf
-WHY_NONE = "none: padding is 0, or the gradient of its row NaN"
+WHY_NONE = "none: padding is 0, or the row's gradient is NaN anyway"
 """Why the sum in a softmax's gradient needs no mask."""
 
 
@@ -129,7 +129,7 @@ _STEPS: dict[str, Callable[[RuleContext, Sequence[Known], Known], Known]] = {
     "integer_pow": _power,
     "mul": _product,
 }
-"""`step(ctx, operands, known)`: by pointwise primitive what its place in a softmax tells."""
+"""By pointwise primitive `step(ctx, operands, known)`: `known`, and what its role adds."""
 
 
 def _is_minus_infinity(operand: Known) -> bool:
@@ -148,9 +148,9 @@ def _fits(ctx: RuleContext, operands: Sequence[Known], *, kind: str) -> bool:
 
 
 def _absorbed(ctx: RuleContext, operand: Known, *, known: Known, value: float, kind: Any) -> Known:
-    """`known`, and along the softmax's axes `value` or NaN with the row.
+    """`known`, and along the softmax's axes `value`, or NaN in rows that are all NaN.
 
-    Only if the operand's padding is -inf, or 0 for a quotient.
+    This follows only if the operand's padding is -inf, or 0 for a quotient.
     """
     role = operand.role if kind == "weights" else _role_of_second(ctx)
     assert role is not None
@@ -202,7 +202,7 @@ def _scaled(ctx: RuleContext) -> Role | None:
 
 
 def _is_zero(ctx: RuleContext, operand: int, *, axes: Sequence[int]) -> bool:
-    """Whether an operand's padding is 0 but behind rows of NaN and infinities."""
+    """Whether an operand's padding is 0, except in rows that are all NaN or infinite."""
     paddings = [
         ctx.operands[operand].known.axes[axis] for axis in ctx.operands[operand].padded(axes)
     ]
@@ -210,9 +210,9 @@ def _is_zero(ctx: RuleContext, operand: int, *, axes: Sequence[int]) -> bool:
 
 
 def _known_of_scaled(ctx: RuleContext, known: Known, *, role: Role) -> Known:
-    """`known`, and along the softmax's axes 0 but behind rows of NaN and infinities.
+    """`known`, and 0 along the softmax's axes, except in rows that are all NaN or infinite.
 
-    Factors that are not negative leave no number of such a row finite.
+    Factors that are not negative make no element of such a row finite.
     """
     axes = list(known.axes)
     zeros = constant(np.zeros((), ctx.eqn.outvars[0].aval.dtype)[()], unless="nonfinite")
@@ -223,17 +223,22 @@ def _known_of_scaled(ctx: RuleContext, known: Known, *, role: Role) -> Known:
 
 
 def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
-    """Whether this is the sum in a softmax's gradient, and read for that alone."""
+    """Whether this is the sum in a softmax's gradient, and nothing else reads it."""
     role = ctx.operands[0].known.role
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
-    is_padded = bool(ctx.operands[0].padded(axes))  # or there is no mask to report
+    is_padded = bool(ctx.operands[0].padded(axes))  # else there is no mask to spare
     is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes=axes)
     return is_whole and _is_inner_sum(ctx, role)
 
 
 def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
-    """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
+    """Whether the result is read for `w * (g/t - sum)` alone, with the total, g and w of `role`.
+
+    Only there does a NaN from the padding change nothing: the difference is NaN without it, too.
+    So nothing but views, which JAX may put in between, may read the sum first. JAX also writes the
+    difference as `(-sum) + g/t`.
+    """
     rank = len(ctx.operands[0].dims)
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
     var, is_negated = ctx.eqn.outvars[0], False
@@ -246,17 +251,18 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     if reader is None or not _stands_for_its_row(reader, rows, role=role):
         return False
     left, right = reader.invars
-    is_right = right is var
-    is_subtrahend = is_right and reader.primitive.name == "sub"
+    other = left if right is var else right
+    if reader.primitive.name == "sub":
+        is_difference = right is var and not is_negated
+    else:
+        is_difference = is_negated
     product = ctx.scope.only_reader(reader.outvars[0])
-    return (
-        (is_right or reader.primitive.name != "sub")
-        and is_subtrahend != is_negated
-        and _is_over_total(ctx, left if is_right else right, role=role)
-        and product is not None
+    is_weighted = (
+        product is not None
         and product.primitive.name == "mul"
         and any(_number(ctx, factor) == role.of for factor in product.invars)
     )
+    return is_difference and _is_over_total(ctx, other, role=role) and is_weighted
 
 
 def _joins_two(eqn: Any) -> bool:
@@ -265,11 +271,11 @@ def _joins_two(eqn: Any) -> bool:
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
-    """Per axis of a result the axis of the softmax that it is; None: the result is no view of rows.
+    """Per axis of a result, its axis in the softmax; None: the result is not a view of rows.
 
     Args:
         eqn: An equation with one operand.
-        rows: The same of the operand; None: of none, or of size 1.
+        rows: Per axis of the operand, its axis in the softmax; None: it has none, or is of size 1.
     """
     view = _VIEWS.get(eqn.primitive.name)
     return None if view is None else view(eqn, rows)
@@ -281,7 +287,7 @@ def _rows_kept(eqn: Any, rows: Sequence[int | None]) -> list[int | None]:
 
 
 def _rows_reshaped(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
-    """Those of axes that are not of size 1, if these stay in order."""
+    """The rows behind a reshape that only adds or drops axes of size 1; else None."""
     shape, out = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     sizes = [str(dim) for dim in shape if not _is_one(dim)]
     permutes = eqn.primitive.name == "reshape" and eqn.params.get("dimensions")
@@ -308,7 +314,7 @@ _VIEWS: dict[str, Callable[[Any, Sequence[int | None]], list[int | None] | None]
     "reduce_sum": _rows_reshaped,
     "broadcast_in_dim": _rows_broadcast,
 }
-"""`view(eqn, rows)`: by primitive the axes of the softmax that a result's are; None: no view."""
+"""By primitive `view(eqn, rows)`, see `_rows_after`."""
 
 
 def _is_one(dim: Any) -> bool:

@@ -26,10 +26,10 @@ _MULTIPLIES_BY_ZEROS = frozenset(("float16", "bfloat16", "float32"))
 
 
 def skips_zeros(params: dict[str, Any], dtype: Any) -> bool:
-    """Whether XLA leaves out the zeros between and around data, or multiplies by them.
+    """Whether XLA leaves out the zeros between and around data instead of multiplying by them.
 
-    As it does on the CPU (seen with jax 0.10.2 and 0.12.0), where two groups of rows are another
-    dilated axis. It matters for a kernel that is not finite.
+    These are the cases on the CPU (seen with jax 0.10.2 and 0.12.0), where XLA turns two groups of
+    rows into one more dilated axis. They matter only for a kernel that is not finite.
     """
     steps = (*params["window_strides"], *params["rhs_dilation"])
     is_dilated = any(step != 1 for step in params["lhs_dilation"])
@@ -47,13 +47,13 @@ def tap_axes(
     behind: Behind,
     skips: bool,
 ) -> list[TapAxis]:
-    """The axes along which zeros that are no zeros of the unpadded convolution meet data.
+    """The axes along which data meet zeros that the unpadded convolution does not have.
 
     Args:
         ctx: An equation with the parameters of a convolution.
         axes: The left operand's axes along which the kernel meets padding.
         shapes: The dims of its left and right operands and of its result.
-        behind: What the zeros that meet the left operand's data, or its gradient, stand behind.
+        behind: Whether these zeros stand behind the taps or behind the results.
         skips: Whether XLA leaves out positions without an element, see `skips_zeros`.
     """
     numbers, params = ctx.params["dimension_numbers"], ctx.params
@@ -107,18 +107,19 @@ def unless_finite(
     product: Product,
     finish: Callable[[Array], Array],
 ) -> Array:
-    """`finish` of a product, taken apart along `apart` if an operand is not finite.
+    """The finished product, taken apart along `apart` if an operand is not finite.
 
-    The product runs whole in any case: XLA on the CPU has its fast convolutions outside of branches
-    alone. Under `vmap` all are taken apart if one is not finite, so that it stays a branch. Nothing
-    is asked of the whole product, which is not made where examples are added up.
+    The whole product runs in any case: XLA on the CPU has fast convolutions outside of branches
+    only. Under `vmap` all examples are taken apart if one is not finite, so that the condition
+    stays one branch. The condition reads the operands and not the whole product, which is never
+    made where examples are added up.
 
     Args:
         ctx: The equation.
-        operands: Those that must be finite, filled, by number.
-        apart: The axes to take the product apart along; if there are none, that is not needed.
-        product: Of the equation's operands, filled and laid.
-        finish: Makes the equation's result of it.
+        operands: The operands that must be finite, filled, by number.
+        apart: The axes to take the product apart along; empty: it is always whole.
+        product: The product of the equation's operands, filled and laid.
+        finish: Makes the equation's result from the product's.
     """
     laid = product.compute()
     whole = finish(laid)
@@ -136,8 +137,8 @@ def unless_finite(
 def _total(ctx: RuleContext, operand: int, *, x: Array) -> Array:
     """The sum of an operand's valid elements, which is not finite if one of them is not.
 
-    It compiles several times as fast as a disjunction. It is wide, for finite numbers of 16 bits
-    soon add up to an infinity.
+    A sum compiles several times as fast as `any`. Its dtype is wide, because finite numbers of 16
+    bits soon add up to an infinity.
     """
     known = ctx.operands[operand].known.axes
     unknown = [axis for axis in range(x.ndim) if not known[axis].finite]
@@ -147,7 +148,7 @@ def _total(ctx: RuleContext, operand: int, *, x: Array) -> Array:
 
 @jax.custom_batching.custom_vmap
 def _of_any(flag: Array) -> Array:
-    """Whether one of the batch is true, the same for all of it."""
+    """Whether any example of the batch is true: one condition for all of them."""
     return flag
 
 

@@ -1,6 +1,6 @@
-"""Results by their types alone, for a pass whose program nobody runs.
+"""Results with correct types and arbitrary values, for a pass whose program nobody runs.
 
-What such a pass is for is known in `_masked`.
+`_masked` says what the pass is for.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,10 +15,10 @@ class TypedResults:
     """Binds each kind of operation once: primitive, parameters, and types of operands.
 
     An equal operation on other values gets the arrays of the first one, which have the right types
-    and the wrong values. Layers repeat themselves, and binding is what a pass over them costs most.
+    and the wrong values. Layers repeat, and most of the time of a pass is binding.
 
-    One serves one of JAX's traces: arrays of a trace must not be met in another, nor held when it
-    has ended, which `jax.checking_leaks` calls a leak.
+    Use one object per trace of JAX: arrays of one trace must not occur in another, nor be held
+    after it has ended, which `jax.checking_leaks` reports as a leak.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class TypedResults:
     def bind(
         self, primitive: Any, operands: Sequence[Any], *, params: Mapping[str, Any]
     ) -> list[Any]:
-        """The results of a primitive's `bind`, right in their types."""
+        """The results of a primitive's `bind`, with correct types."""
         if _compat.current_trace() is not self._trace:  # a rule maps the primitive
             return _compat.results_of(primitive, operands, params=params)
         key = (primitive, tuple(map(jax.typeof, operands)), tuple(params.items()))

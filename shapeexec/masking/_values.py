@@ -48,7 +48,7 @@ class MaskNote:
         masked: Whether an operation was added to the graph.
         why: The fact about the masked padding, `padding is unspecified`; empty where `action`
             holds it.
-        at: The equations that enclose the one that reads, the outermost first, and that one.
+        at: The equations that enclose the reading equation, the outermost first, and itself.
     """
 
     primitive: str
@@ -122,8 +122,8 @@ class Report:
     def note_spared(self, number: int, note: MaskNote) -> None:
         """Note a mask of a value that is not needed.
 
-        The first reader of a value that was filled at the source is why it was: that is no mask
-        spared.
+        The first reader of a value that was filled at the source is the reason for that fill, so
+        its mask is not spared.
         """
         if number in self._unread:
             self._unread.discard(number)

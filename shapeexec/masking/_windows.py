@@ -32,10 +32,10 @@ class WindowAxis:
         axis: The operand's axis.
         capacity: The operand's capacity there.
         length: The operand's valid length.
-        low: How many positions the first window begins in front of the operand.
+        low: How many positions before the operand the first window begins.
         dilation: The distance of the operand's elements.
         reach: How many positions the windows cover together, at capacity.
-        limit: How many of them are read; None: all.
+        limit: How many of these positions are read; None: all.
         windows: Copies of the windows, one after the other, if their size or distance is ragged;
             None: the windows are read in the operand itself.
     """
@@ -61,7 +61,7 @@ class WindowAxis:
         return not 0 <= self.low < self.reach
 
     def layout(self, width: int) -> tuple[int, tuple[int, int], int]:
-        """How many of `width` elements are laid, with which (lo, hi) and at which distance.
+        """How many of `width` elements are laid, the padding (lo, hi), and their distance.
 
         Elements behind the last window are cut off: not every primitive takes a negative hi.
         """
@@ -166,8 +166,8 @@ def pad_axis(
         x: The operand.
         value: The value.
         axis: The axis.
-        low: How many stand in front; elements are cut off if it is negative.
-        interior: How many stand between two elements.
+        low: How many values stand in front; if negative, elements are cut off.
+        interior: How many values stand between two elements.
         is_cut: Whether no `value` follows the last element, so that padding may stay.
     """
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
@@ -226,7 +226,7 @@ def reduced_axes(
 
 
 def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> WindowAxis | None:
-    """One of these axes, of `dim` elements and `count` windows; None: no padding is read there."""
+    """The axis of `dim` elements and `count` windows; None: no padding is read along it."""
     params, extents = ctx.params, ctx.extents
     window, stride = params["window_dimensions"][axis], params["window_strides"][axis]
     base, dilation = (
@@ -240,7 +240,7 @@ def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> Windo
         return None  # each window is an element of its own
     capacity, length, low = extents.capacity(dim), extents.length(dim), extents.length(pads[0])
     if holds_dim(base):
-        raise ctx.unsupported("a base dilation of ragged size has no rule", [base])
+        raise ctx.unsupported_error("a base dilation of ragged size has no rule", [base])
     is_one = isinstance(count, int) and count == 1 and dilation == 1
     if holds_dim((window, stride, dilation)) and not is_one:
         size, reach = extents.capacity(window), extents.capacity(count) * extents.capacity(window)
@@ -302,7 +302,7 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
         params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")
     )
     if holds_dim((tuple(strides), tuple(base), tuple(dilations))):
-        raise ctx.unsupported("strides and dilations of ragged size have no rule")
+        raise ctx.unsupported_error("strides and dilations of ragged size have no rule")
     numbers = params["dimension_numbers"]
     axes: list[WindowAxis] = []
     for i, (axis, rhs_axis, out_axis) in enumerate(

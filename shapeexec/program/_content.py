@@ -70,7 +70,7 @@ class Equation:
 
     @property
     def all_masks(self) -> tuple[MaskNote, ...]:
-        """Its masks and those of the functions inside it."""
+        """Its masks and the masks of the functions inside it."""
         inner = (note for eqn in within(self.bodies) for note in eqn.masks)
         return (*self.masks, *inner)
 
@@ -161,8 +161,8 @@ class Content:
         guards: The conditions on the sizes.
         numbers: The numbers that Python computes from the sizes of each call.
         sizes: The true size of each symbol; empty if there is no call.
-        buckets: The bucket of each symbol; empty likewise.
-        extents: The symbolic dims that occur, at the sizes of the call; empty likewise.
+        buckets: The bucket of each symbol; empty if there is no call.
+        extents: The symbolic dims that occur, at the sizes of the call; empty if there is no call.
         exact: The reason by symbol, for symbols that run exactly although they have a strategy.
         masks: All masks, and those that were not needed, in the order of the graph.
         is_expanded: Whether functions inside equations are shown.

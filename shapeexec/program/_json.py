@@ -1,6 +1,6 @@
 """A program as JSON.
 
-The keys are those of the dataclasses in `_content`; nothing is computed here.
+The keys are the fields of the dataclasses in `_content`; nothing is computed here.
 """
 
 import json

@@ -27,8 +27,9 @@ class Program(Content):
         numbers: The numbers that Python computes from the sizes of each call: `text`, `dtype`,
             `value`.
         sizes: The true size of each symbol; empty if there is no call.
-        buckets: The bucket of each symbol; empty likewise.
-        extents: Each symbolic dim with its `length` and `capacity` in the call; empty likewise.
+        buckets: The bucket of each symbol; empty if there is no call.
+        extents: Each symbolic dim with its `length` and `capacity` in the call; empty if there is
+            no call.
         exact: The reason by symbol, for symbols that run exactly although they have a strategy.
         masks: All masks, and those that were not needed, in the order of the graph.
         is_expanded: Whether functions inside equations are shown.

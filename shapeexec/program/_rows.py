@@ -24,7 +24,7 @@ class Row:
         depth: The number of functions around it.
         begins: The function that begins here, inside `owner`. Then there are no equations, and its
             parameters are the results.
-        ends: The function that ends here, likewise; its results are the operands.
+        ends: The function that ends here, inside `owner`; its results are the operands.
         owner: The equation that holds the function.
     """
 
@@ -42,7 +42,7 @@ class Row:
         return self.equations[0].where if self.equations else None
 
     def masks(self, *, is_expanded: bool) -> list[MaskNote]:
-        """The masks of its equations; those of functions inside, too, if these have no rows."""
+        """The masks of its equations, and of the functions inside if these have no rows."""
         found = (eqn.masks if is_expanded else eqn.all_masks for eqn in self.equations)
         return [note for notes in found for note in notes]
 

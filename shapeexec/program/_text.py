@@ -147,7 +147,7 @@ def _name(variable: Variable) -> str:
 
 
 def _own(where: str) -> str:
-    """The user's own line, without that of an installed package."""
+    """The user's own line, without the line of an installed package."""
     own, through, _ = where.partition("), through ")
     return f"{own})" if through else where
 

@@ -1,7 +1,7 @@
 """Specs that annotations hold: `x: Float[Array, "b s 512"]`, by jaxtyping's syntax.
 
-An array's annotation is told by its attribute `dim_str`, so jaxtyping need not be installed. How
-specs and arguments meet is not known here.
+An array's annotation is recognized by its attribute `dim_str`, so jaxtyping need not be installed.
+How specs and arguments meet is not known here.
 
 Source: https://docs.kidger.site/jaxtyping/api/array/
 """
@@ -20,10 +20,10 @@ from shapeexec.shape._shape import Shape
 from shapeexec.shape._unknown import place_of
 
 Annotated = str | Mapping[str, "Annotated"] | None
-"""The spec of all arrays of an argument, or those of its entries by name; None: it has none."""
+"""The spec of all arrays of an argument, or the specs of its entries by name; None: no spec."""
 
 _KEEP_SHAPES = ("beartype", "jaxtyping", "typeguard")
-"""Packages whose wrappers pass arguments on as they are; those of `jax.vmap`, say, do not."""
+"""Packages whose wrappers pass arguments on as they are, unlike the wrapper of `jax.vmap`."""
 
 _DIMENSIONS = "dim_str"  # of jaxtyping's types of arrays
 _LEAF_TYPE = "leaftype"  # of jaxtyping's `PyTree`
@@ -33,7 +33,7 @@ def annotated(fn: Callable[..., Any]) -> dict[int | str, Annotated]:
     """The specs that a function's annotations hold, by position and by name.
 
     Raises:
-        SpecError: A dimension is none that a spec can have.
+        SpecError: A dimension is not one that a spec can have.
     """
     found: dict[int | str, Annotated] = {}
     for number, parameter in enumerate(_parameters(fn)):
@@ -57,7 +57,7 @@ def text_at(tree: Annotated, path: Sequence[Any]) -> str | None:
 
 
 def symbols_of(found: Mapping[int | str, Annotated]) -> frozenset[str]:
-    """The symbols that annotations name, with those of sizes without a name."""
+    """The symbols that annotations name, and the symbols of sizes without a name."""
     symbols = frozenset[str]()
     for place, tree in found.items():
         if isinstance(tree, Mapping):
@@ -73,7 +73,7 @@ def check_given(
     """Check that specs do not contradict annotations.
 
     Args:
-        found: What `annotated` gave.
+        found: The result of `annotated`.
         given: By position or name the path of a spec, and the spec in its normal form.
 
     Raises:
@@ -106,7 +106,7 @@ def _contradicts(text: str, other: str) -> bool:
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a function with their annotations; none of one without a signature."""
+    """The parameters of a function with their annotations; empty if it has no signature."""
     while (inner := getattr(fn, "__wrapped__", None)) is not None:
         if not _keeps_shapes(fn):
             return []
@@ -160,7 +160,7 @@ _ALIKE = (
 
 
 def _each(entries: Iterable[tuple[str, Annotated]]) -> Annotated:
-    """The specs of entries by name; None: none has any."""
+    """The specs of entries by name; None: no entry has one."""
     found = {name: own for name, own in entries if own is not None}
     return found or None
 
@@ -179,7 +179,7 @@ def _fields(kind: Any) -> list[tuple[str, Any]]:
 
 
 def _spec(dimensions: str, *, where: str) -> str:
-    """The text of a spec that says the same as jaxtyping's."""
+    """The text of the spec that jaxtyping's dimensions mean."""
     text = ", ".join(map(_entry, dimensions.split()))
     try:
         parse_spec(text)

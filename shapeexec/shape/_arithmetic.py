@@ -34,8 +34,8 @@ from shapeexec.shape._numbers import BINARY, COMPARISONS, HostNumber, bind, is_o
 from shapeexec.shape._questions import Need, Questions, as_ints
 
 # Operators that make a dim of dims and integers.
-_OF_DIMS = frozenset("add sub mul floordiv mod divmod".split())
-_OF_DIMS_BY_UFUNC: dict[Any, Callable[..., Any]] = {
+_DIM_ARITHMETIC = frozenset("add sub mul floordiv mod divmod".split())
+_DIM_ARITHMETIC_BY_UFUNC: dict[Any, Callable[..., Any]] = {
     np.add: operator.add,
     np.subtract: operator.sub,
     np.multiply: operator.mul,
@@ -88,11 +88,11 @@ class Listener:
     def calculate(self, name: str, left: Any, right: Any) -> Any:
         """See `_compat.DimListener`."""
         if not self.numpy_dims and type(left) in _SIZES and type(right) in _SIZES:
-            is_exact = name in _OF_DIMS  # nearly all arithmetic that JAX does itself ends here
+            is_exact = name in _DIM_ARITHMETIC  # nearly all of JAX's own arithmetic ends here
         else:
             if not (is_operand(left) and is_operand(right)):
                 return None
-            is_exact = name in _OF_DIMS and _is_size(left) and _is_size(right)
+            is_exact = name in _DIM_ARITHMETIC and _is_size(left) and _is_size(right)
             if is_exact and any(map(self._is_number_of_numpy, (left, right))):
                 return self._numpy_dim(*BINARY[name], left, right)
         if is_exact or any(isinstance(x, HostNumber) for x in (left, right)):
@@ -102,7 +102,7 @@ class Listener:
             if dim is not None:
                 return dim
         left, right = (int(x) if type(x) is bool else x for x in (left, right))
-        if name in _OF_DIMS and _is_size(left) and _is_size(right):
+        if name in _DIM_ARITHMETIC and _is_size(left) and _is_size(right):
             return BINARY[name][0](left, right)
         made = self.compute(*BINARY[name], left, right)
         is_quotient = name == "truediv" and type(left) is _compat.JaxDim and type(right) is int
@@ -145,7 +145,7 @@ class Listener:
         if options or method != "__call__":
             applied, pattern = functools.partial(applied, **options), f"{pattern}.{method}{options}"
         pattern = f"{escaped(pattern)}({', '.join('{}' for _ in operands)})"
-        exact = _OF_DIMS_BY_UFUNC.get(function)
+        exact = _DIM_ARITHMETIC_BY_UFUNC.get(function)
         if exact and method == "__call__" and not options and all(map(_is_size, operands)):
             return self._numpy_dim(applied, pattern, *operands, exact=exact)
         return self.compute(applied, pattern, *operands)
@@ -349,7 +349,7 @@ def _is_array_of_bools(value: Any) -> bool:
 
 
 def _without_ended(operand: Any) -> Any:
-    """An operand; of a host number that code kept from an earlier trace, the value."""
+    """An operand; its value, if it is a host number that code kept from an earlier trace."""
     is_ended = isinstance(operand, HostNumber) and operand.has_ended
     return operand.value if is_ended else operand
 
@@ -364,7 +364,7 @@ def _with_list(function: Any, args: Any, options: Mapping[str, Any], *elements: 
 
 
 def _as_dim(name: str, left: Any, right: Any) -> Any:
-    """The dim that `<<`, `>>`, `&` or `**` of a dim and a constant is; None: it is none."""
+    """The dim that `<<`, `>>`, `&` or `**` of a dim and a constant is; None: it is not a dim."""
     is_constant = type(right) is int and right >= 0 and export.is_symbolic_dim(left)
     if not is_constant:
         left, right = (right, left) if name == "and" else (left, right)

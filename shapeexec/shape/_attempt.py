@@ -26,7 +26,7 @@ from shapeexec.shape._shape import dtype_name
 from shapeexec.shape._substitution import Substitution, substitution
 
 OF_PLAIN = "shapeexec: jax.jit of the plain function raises this"
-"""How a note begins, on an error that is the plain function's own."""
+"""The beginning of the note on an error that the plain function raises, too."""
 
 _MOST_ATTEMPTS = 32
 
@@ -112,7 +112,7 @@ class Stuck(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TraceRequest:
     """A function to trace; see `trace` for the attributes."""
 
     fn: Callable[..., Any]
@@ -170,7 +170,7 @@ class Program:
                 continue
             if self._known(guards) != known:
                 continue  # the guards of this attempt let JAX decide more
-            _check_results(traced.jaxpr.out_avals)
+            _check_results(traced)
             self._check_reshapes(traced.jaxpr.jaxpr, questions)
             symbols = {s for s in self.symbols if known.substitution.inward(s).symbols}
             return Trace(
@@ -270,12 +270,15 @@ def _asks_without_end(guards: Mapping[AnyGuard, None]) -> InconclusiveShapeError
     )
 
 
-def _check_results(avals: Sequence[Any]) -> None:
-    for aval in avals:
+def _check_results(traced: _Traced) -> None:
+    avals = _trees.unflatten(traced.out_tree, traced.jaxpr.out_avals)
+    for keys, aval in _trees.leaves_with_path(avals):
         if not hasattr(aval, "shape"):
             raise ConfigError(
                 f"the function returns something of type {type(aval).__name__}, "
                 "which is not an array.",
+                option="fn",
+                where=f"result{_trees.keystr(keys)}",
                 fix="return arrays only",
             )
 

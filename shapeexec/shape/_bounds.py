@@ -87,7 +87,7 @@ def _extreme(
 def fits(text: str, ranges: Mapping[str, tuple[int, int]], *, limit: int) -> bool:
     """Whether every intermediate result stays within `limit`, and no divisor is 0, over `ranges`.
 
-    False if interval arithmetic cannot decide it. Parameters are those of `extreme`.
+    False if interval arithmetic cannot decide it. The parameters are as in `extreme`.
     """
     used = tuple((symbol, ranges[symbol]) for symbol in parse(text).symbols if symbol in ranges)
     return _fits(text, used, limit=limit)

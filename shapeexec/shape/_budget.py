@@ -51,5 +51,7 @@ class Budget:
             raise SpentError(f"{self.tries} traces did not show which facts are needed")
         seconds = time.thread_time() - self.start
         if seconds > MOST_SECONDS:
-            raise SpentError(f"{self.tries} traces in {seconds:.0f} s did not tell which it takes")
+            raise SpentError(
+                f"{self.tries} traces in {seconds:.0f} s did not show which facts are needed"
+            )
         self.tries += 1

@@ -23,8 +23,8 @@ from shapeexec.shape._unknown import Unknown
 
 _GRID_LIMIT = 1_000_000
 
-WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
-"""Types whose values neither are nor hold a symbolic dim; asked by `type(x) in WITHOUT_DIMS`."""
+DIMLESS_TYPES = frozenset((bool, int, float, str, type(None)))
+"""Types whose values neither are nor hold a symbolic dim; asked by `type(x) in DIMLESS_TYPES`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
@@ -232,8 +232,8 @@ def dim_text(dim: DimLike | Any) -> str:
 
 _MOST_TEXTS = 4096
 _texts: dict[int, tuple[Any, str]] = {}
-"""By identity, JAX dims and their strings. A trace asks for those of a few dims very often, and
-JAX writes each anew. A dim that is held keeps its identity."""
+"""By identity, JAX dims and their strings. A trace asks for the strings of a few dims very often,
+and JAX writes them anew each time. The dims are held, so that no identity is reused."""
 _texts_lock = threading.Lock()  # for writing
 
 
@@ -299,7 +299,7 @@ def minimum(
 ) -> int:
     """Return the smallest value of a dimension while its symbols range over integer intervals.
 
-    Parameters and errors are those of `maximum`; above `limit` the result is a lower bound.
+    Parameters and errors are as in `maximum`; above `limit` the result is a lower bound.
     """
     if isinstance(dim, int):
         return dim
@@ -329,7 +329,7 @@ def any_symbolic(shapes: Iterable[Iterable[Any] | None]) -> bool:
 
 
 def shapes_text(shapes: Iterable[Iterable[Any] | None]) -> str:
-    """Shapes as JAX prints them, `[b,s], [4]`; what has none is left out."""
+    """Shapes as JAX prints them, `[b,s], [4]`; values without a shape are left out."""
     return ", ".join(f"[{','.join(map(str, shape))}]" for shape in shapes if shape is not None)
 
 

@@ -1,6 +1,6 @@
 """The error for NumPy arrays whose dtype JAX does not have, with the array to pass instead.
 
-Who reads an array's dtype finds that JAX lacks it, and raises the error.
+The caller finds that JAX lacks the dtype, and raises the error.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Specs that follow from the shapes of calls: which sizes change, and which are always equal.
 
-All here is a value: `widen` gives another one. Who sees the calls, and in which thread, is not
-known here.
+All values are immutable: `widen` returns a new one. Which code sees the calls, and in which thread,
+is not known here.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from shapeexec.shape._pattern import Spec, parse_spec
 from shapeexec.shape._unknown import at_place
 
 FEW = 2
-"""An axis of so many sizes is static, with a graph for each; with one more it is a symbol."""
+"""An axis of at most so many sizes is static, with a graph for each; with more it is a symbol."""
 
 _BATCH = "b"
 
@@ -39,7 +39,7 @@ class Group:
         return len(self.sizes) > FEW
 
     def met(self, size: int) -> "Group":
-        """The same after a call of this size."""
+        """The group after a call of this size."""
         if self.is_symbol or size in self.sizes:
             return self
         return dataclasses.replace(self, sizes=(*self.sizes, size))
@@ -47,14 +47,15 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Inferred:
-    """What calls whose arguments have one structure have shown of their sizes.
+    """The facts about sizes from the calls whose arguments have one structure.
 
     Attributes:
         leaves: Per array its place, as the names of unknown sizes have it, and its rank.
-        groups: All axes of all arrays. Behind them stands an array more, if there are `given` ones.
+        groups: All axes of all arrays. If there are `given` symbols, one more array at the end has
+            their sizes.
         given: The symbols of other arrays, which have specs. Their sizes are the last shape.
-        batch: The axis whose symbol is `b`: the first axis 0 that became one, and for good, for
-            strategies and statistics go by names. None: there is none yet.
+        batch: The axis whose symbol is `b`: the first axis 0 that became a symbol. It stays,
+            because strategies and statistics are found by name. None: no such axis yet.
     """
 
     leaves: tuple[tuple[str, int], ...]
@@ -69,17 +70,17 @@ class Inferred:
         return tuple(axes for axes in ragged if axes[0][0] < len(self.leaves))
 
     def to_json(self) -> list[Any]:
-        """The same as lists, strings and numbers."""
+        """The facts as lists, strings and numbers."""
         groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
         return [list(map(list, self.leaves)), groups, list(self.given), list(self.batch or ())]
 
     @classmethod
     def from_json(cls, content: Any) -> "Inferred":
-        """What `to_json` gave.
+        """The facts that `to_json` wrote.
 
         Raises:
             ValueError: It is something else.
-            TypeError: Likewise.
+            TypeError: It is something else.
         """
         leaves, groups, given, batch = content
         return cls(
@@ -100,8 +101,8 @@ class Inferred:
     def texts(self) -> tuple[str | None, ...]:
         """Per array its spec; None: it is static.
 
-        A symbol that is given keeps its name, and that of `batch` is `b`. Another symbol of one
-        axis is `?`, and one of several axes has the name that `?` would have on the first of them.
+        A given symbol keeps its name, and the symbol of `batch` is `b`. Any other symbol of one
+        axis is `?`; a symbol of several axes has the name that `?` would have on the first of them.
         """
         names: dict[Axis, str] = {}
         for axes in self.symbols:
@@ -122,7 +123,7 @@ class Inferred:
 
     @property
     def early(self) -> Mapping[str, tuple[int, ...]]:
-        """By symbol the sizes that calls had while it was none, but for empty axes."""
+        """By symbol, the sizes of calls before it became a symbol, without empty axes."""
         sizes = {group.axes: group.sizes[:FEW] for group in self.groups}
         return {self._name(axes): tuple(filter(None, sizes[axes])) for axes in self.symbols}
 
@@ -141,11 +142,11 @@ def _text(names: Mapping[Axis, str], leaf: int, *, rank: int) -> str | None:
 
 
 def first(places: Sequence[str], shapes: Sizes, *, given: Sequence[str] = ()) -> Inferred:
-    """What one call shows: axes of one size may be one symbol.
+    """The facts that one call shows: axes of one size may be one symbol.
 
     Args:
         places: Per array its place.
-        shapes: Per array its shape; behind them the sizes of the given symbols.
+        shapes: Per array its shape, then the sizes of the given symbols.
         given: See `Inferred`.
     """
     axes = ((leaf, axis) for leaf, shape in enumerate(shapes) for axis in range(len(shape)))
@@ -154,10 +155,10 @@ def first(places: Sequence[str], shapes: Sizes, *, given: Sequence[str] = ()) ->
 
 
 def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
-    """What is known after one more call. Their order does not matter, but for `batch`.
+    """The facts after one more call. The order of calls matters for `batch` only.
 
     Args:
-        inferred: What was known before; it is returned itself if the call shows nothing new.
+        inferred: The facts before the call, which are returned as they are if it shows nothing new.
         shapes: The shapes of the call, of the same ranks.
     """
     groups: list[Group] = []
@@ -197,10 +198,10 @@ def early_sizes(found: Iterable[Inferred]) -> Mapping[str, tuple[int, ...]]:
 
 
 def trees_of(structure: Any, texts: Sequence[str | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The specs by position and by keyword; None for whatever is static as a whole.
+    """The specs by position and by keyword; None for arguments that are static as a whole.
 
     Args:
-        structure: That of (positional, keyword) arguments.
+        structure: The tree structure of (positional, keyword) arguments.
         texts: The spec of each leaf.
     """
     args, kwargs = _trees.unflatten(structure, texts)

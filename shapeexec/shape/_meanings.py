@@ -1,4 +1,4 @@
-"""Our errors for functions that cannot be traced symbolically, made from those that JAX raises.
+"""Our errors for functions that cannot be traced symbolically, made from JAX's exceptions.
 
 `_ways_out` finds the fixes; `_trace` decides when to give up.
 """
@@ -8,7 +8,7 @@ import re
 from shapeexec import _compat
 from shapeexec._errors import InconclusiveShapeError, ShapeExecError, made_exact, named
 from shapeexec.shape import _ways_out
-from shapeexec.shape._attempt import Program, Stuck
+from shapeexec.shape._attempt import Stuck, TraceRequest
 
 _AS_INT = (
     "needs the size as a Python int (a loop over it, `int(s)`, `range(s)`, `np.zeros(s)`)",
@@ -64,14 +64,14 @@ _MEANINGS = (
 
 
 def untraceable(
-    stuck: Stuck, program: Program, *, symbols: frozenset[str]
+    stuck: Stuck, program: TraceRequest, *, symbols: frozenset[str]
 ) -> InconclusiveShapeError:
     """The error for a function that cannot be traced at symbolic sizes.
 
     Args:
         stuck: The failed attempt.
         program: The function.
-        symbols: The symbols whose sizes would have to be known; empty: not found out.
+        symbols: The symbols whose sizes would have to be known; empty: unknown.
     """
     text = stuck.error.what if isinstance(stuck.error, ShapeExecError) else str(stuck.error)
     meaning, way_out = _meaning(stuck, text)
@@ -112,7 +112,7 @@ def _meaning(stuck: Stuck, text: str) -> tuple[str, str | None]:
     return meaning, way_out
 
 
-def _or_exact(way_out: str | None, program: Program, *, symbols: frozenset[str]) -> str:
+def _or_exact(way_out: str | None, program: TraceRequest, *, symbols: frozenset[str]) -> str:
     """A fix, and the one that always works: exact sizes, without padding."""
     if program.sizes is None:
         exact = f"give the size of {named(program.symbols)} as an int in the place of the symbol"
@@ -121,7 +121,7 @@ def _or_exact(way_out: str | None, program: Program, *, symbols: frozenset[str])
     return f"{way_out}; or {exact}" if way_out else exact
 
 
-def search_given_up(stuck: Stuck, program: Program, *, spent: str) -> InconclusiveShapeError:
+def search_given_up(stuck: Stuck, program: TraceRequest, *, spent: str) -> InconclusiveShapeError:
     """The error for a function that needs more facts of its sizes than can be searched.
 
     Args:
@@ -142,7 +142,7 @@ def search_given_up(stuck: Stuck, program: Program, *, spent: str) -> Inconclusi
     )
 
 
-def _arguments(program: Program) -> str:
+def _arguments(program: TraceRequest) -> str:
     """The ragged arguments of a function, and the sizes of the call."""
     ragged = [leaf for leaf in program.leaves if any(not isinstance(d, int) for d in leaf.dims)]
     got = f"arguments {', '.join(map(str, ragged))}"

@@ -123,7 +123,7 @@ class Shape:
                 f"a {type(given).__name__} is not a pattern.",
                 path="pattern",
                 fix='a string such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
-                "sx.Shape.of(x) is that of an array",
+                "sx.Shape.of(x) is the shape of an array",
             )
         if isinstance(pattern, Shape):
             spec = dataclasses.replace(make_spec(pattern.dims), dtype=pattern.dtype)

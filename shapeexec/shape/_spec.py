@@ -64,7 +64,7 @@ def compile_spec(
             which of them are arrays of rank 1 or more.
         kwarg_shapes: Specs by keyword. A keyword argument without a spec is static; a spec for a
             keyword that is not passed is ignored.
-        kwargs: The keyword arguments, likewise.
+        kwargs: The keyword arguments. Only their structure matters.
 
     Returns:
         One spec per array among the arguments, and the structure that they share.
@@ -217,7 +217,7 @@ def _by_axis(in_shapes: Sequence[SpecTree], arguments: int) -> str:
 def _leaf_specs(
     tree: SpecTree, arg: Any, *, paths: tuple[str, str], taken: frozenset[str]
 ) -> list[Spec | None]:
-    """The spec of each leaf of an argument; `paths` are those of the specs and the argument."""
+    """The spec of each leaf of an argument; `paths`: of the specs, and of the argument."""
     leaves, structure = _trees.flatten(tree, is_leaf=is_spec_leaf)
     specs = [read(leaf, paths[0]) for leaf in leaves]
     try:

@@ -3,8 +3,8 @@
 A guard that is an equation removes a symbol from the trace: under `s == 5` the trace has 5 for `s`,
 under `t == s` it has `s` for `t`, and under `mod(s, 2) == 1`, if the guard splits, it has
 `2*s_by_2 - 1` for `s`. JAX simplifies the replaced dims. With `s == 5` as a constraint of its scope
-it would not: `s^2` would stay as it is. Guards and sizes use the symbols of the call, jaxprs those
-of the trace. `_guards` says what a guard is.
+it would not: `s^2` would stay as it is. Guards and sizes use the symbols of the call, jaxprs the
+symbols of the trace. `_guards` says what a guard is.
 """
 
 import ast
@@ -42,7 +42,7 @@ class Substitution:
         return frozenset(s for name in own for s in _dim.symbols_of(self.outer.get(name, name)))
 
     def sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """The sizes of the trace's own symbols, ints or i32[], from those of the call's symbols."""
+        """The sizes of the trace's own symbols, ints or i32[], from the sizes in the call."""
         own = {name: _dim.evaluate(dim, sizes) for name, dim in self.outer.items() if sizes}
         return {s: size for s, size in sizes.items() if s not in self.inner} | own
 

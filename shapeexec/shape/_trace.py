@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec.shape import _decide, _dim, _library, _transposes
-from shapeexec.shape._attempt import Leaf, Program, Stuck, Trace
+from shapeexec.shape._attempt import Leaf, Stuck, Trace, TraceRequest
 from shapeexec.shape._budget import Budget, SpentError
 from shapeexec.shape._guards import Guard, pin
 from shapeexec.shape._meanings import search_given_up, untraceable
@@ -49,7 +49,7 @@ def trace(
             was given up.
         Exception: Whatever `fn` raises at the exact sizes, too.
     """
-    program = Program(fn, leaves, sizes, tuple(constraints))
+    program = TraceRequest(fn, leaves, sizes, tuple(constraints))
     try:
         return program.settled(())
     except Stuck as stuck:
@@ -69,7 +69,7 @@ def trace(
             raise untraceable(again, program, symbols=program.symbols) from again.error
 
 
-def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
+def _facts(program: TraceRequest) -> tuple[list[Guard], frozenset[str]]:
     """The fewest facts with which a program can be traced, and the symbols that must be exact."""
     assert program.sizes is not None
     equal = (
@@ -100,7 +100,7 @@ def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
 
 
 def _by_severity(guards: Iterable[Guard]) -> list[Guard]:
-    """Guards in order, those that hold at most sizes first."""
+    """Guards in order: first the guards that hold at the most sizes."""
 
     def severity(guard: Guard) -> int:
         if guard.op != "==":

@@ -28,8 +28,8 @@ class Transposed:
     """The transpose of a linear primitive with respect to one of its operands.
 
     The primitive is bound as `(cotangent, *others)`, where `others` are the operands that the
-    transpose reads. Its parameters are those of the linear primitive, and `shape` and `dtype` of
-    that operand, which the result has, too.
+    transpose reads. Its parameters are the parameters of the linear primitive, and the `shape` and
+    `dtype` of that operand and of the result.
 
     Attributes:
         primitive: Our primitive.

@@ -164,7 +164,7 @@ def inner(symbols: Iterable[str], path: str) -> dict[str, str]:
 
 
 def may_be_found(name: str) -> bool:
-    """Whether a name may be that of an unknown size of any arguments, or stands for all of them."""
+    """Whether a name may belong to an unknown size of any argument, or stands for all of them."""
     return name == WORD or _ANY.fullmatch(name) is not None
 
 

@@ -20,7 +20,6 @@ from shapeexec.checking import instantiate
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_ready
-from shapeexec.masking._interpret import live_of
 from shapeexec.shape._trace import trace
 from shapeexec.tools import _closeness
 from shapeexec.tools._gradients import corner
@@ -86,7 +85,7 @@ def first_difference(programs: Pair, leaves: Sequence[Pair]) -> Culprit | None:
         leaves: Likewise per argument.
     """
     both = _Both(programs, leaves)
-    read = (live_of(each.jaxpr, each.jaxpr.outvars) for each in programs)
+    read = (_compat.live_equations(each.jaxpr, each.jaxpr.outvars) for each in programs)
     for true, whole in itertools.zip_longest(*read):
         if true is None or whole is None or true.primitive is not whole.primitive:
             return _branch(true or whole)

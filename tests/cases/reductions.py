@@ -53,6 +53,13 @@ CASES = (
         "all of a comparison", lambda x: (x > 0).all(1), ("b, s",), dtypes=np.int32, integers=(1, 5)
     ),
     Case(
+        "any of a comparison",
+        lambda x: (x % 8 == 0).any(1),  # of some rows only
+        ("b, s",),
+        dtypes=np.int32,
+        integers=(1, 9),
+    ),
+    Case(
         "a reduction of one's own, and of bits",
         lambda n: (
             lax.reduce(n, np.int32(3), lambda a, b: a + b - 3, (1,)),  # 3 is its identity

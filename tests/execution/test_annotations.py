@@ -133,7 +133,7 @@ def test_a_dtype_that_contradicts_a_struct_is_an_error():
         run(ones(3))
 
 
-def test_partial_functions_and_keywords_of_annotated_ones():
+def test_a_partial_of_an_annotated_function_keeps_its_specs():
     def fn(w, x: B4, *, y: B):
         return (x @ w * y).sum()
 

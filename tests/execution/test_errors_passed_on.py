@@ -45,6 +45,8 @@ def test_a_result_that_is_no_array_is_told():
         sx.ConfigError, match="of type AbstractToken, which is not an array"
     ) as caught:
         ex(np.ones(3, np.float32))
+    assert caught.value.option == "fn"
+    assert caught.value.where == "result[0]"
     assert caught.value.fix == "return arrays only"
 
 

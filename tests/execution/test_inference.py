@@ -53,7 +53,7 @@ def ran(run, *sizes):
     ],
     ids=str,
 )
-def test_streams_of_calls(sizes, specs, traces, graphs):
+def test_a_stream_of_calls_decides_specs_traces_and_graphs(sizes, specs, traces, graphs):
     run = ran(sx.Exec(weighted), *sizes)
     assert str(run.specs) == f"in_shapes={specs}"
     assert (run.stats.traces, run.cache_size, run.stats.compiles) == (traces, graphs, graphs)

@@ -129,7 +129,7 @@ def test_explain_tells_of_bodies():
     ]
     assert told == [
         ("scan", "f32[b] carried over s", "frozen behind the last step"),
-        ("scan", "f32[b] carried over s", "none: nobody reads it in the end"),
+        ("scan", "f32[b] carried over s", "none: nothing reads it after the loop"),
         ("reduce_sum", "f32[s,b] along s", "filled with 0.0 where it is made"),
         ("reduce_sum", "f32[b,s] along s", "filled with 0.0"),
     ]

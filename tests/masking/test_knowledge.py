@@ -244,3 +244,11 @@ def _masked(ex, x):
     padded = np.zeros(plan.in_capacities[0], np.float32)
     recipe = plan.recipe
     return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, leaves=[padded])
+
+
+def test_a_fact_names_the_rows_that_may_differ():
+    zero = jnp.float32(0)
+    rows = "in rows whose valid elements are all NaN"
+    assert str(constant(zero)) == "0.0"
+    assert str(constant(zero, unless="nan")) == f"0.0, or NaN {rows}"
+    assert str(constant(zero, unless="nonfinite")) == f"0.0, except {rows} or inf"

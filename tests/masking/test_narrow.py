@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec import masking
 from tests.execution.support import refused
 from tests.tolerance import EQUAL, assert_close
 
@@ -65,6 +66,13 @@ def test_powers_of_two_have_no_zero_to_fill_with():
     with refused(sx.UnsupportedPrimitiveError, "`dot_general` over padded `b`", "cast to float32"):
         ex(numbers(name, 3))
     assert_exact(lambda x: multiplied(x.astype(jnp.float32)), name)
+
+
+def test_the_identity_of_a_sum_of_powers_of_two_is_refused():
+    with refused(sx.ConfigError, "float8_e8m0fnu has no 0.", "cast to float32") as caught:
+        masking.zero(jnp.float8_e8m0fnu)
+    assert caught.value.option == "dtype"
+    assert isinstance(caught.value, TypeError)
 
 
 def test_a_library_that_scales_tiles_is_refused():

@@ -343,7 +343,7 @@ RULE_FILES = [
 
 
 def shapes_read(text: str) -> set[tuple[str, str]]:
-    """Functions that read the shape of a parameter or of a field, and which it is."""
+    """Functions that read the shape of a parameter, of a field, or of a value's array."""
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     found: set[tuple[str, str]] = set()
     for function in functions:
@@ -351,7 +351,11 @@ def shapes_read(text: str) -> set[tuple[str, str]]:
         names = {parameter.arg for parameter in given}
         attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
         read = {ast.unparse(node.value) for node in attributes if node.attr == "shape"}
-        found |= {(function.name, x) for x in read if x in names or x.startswith("self.")}
+        found |= {
+            (function.name, x)
+            for x in read
+            if x in names or x.startswith("self.") or x.endswith(".array")
+        }
     return found
 
 
@@ -366,4 +370,6 @@ def test_an_extent_that_is_read_off_an_operand_is_found():
     method = "class Writes:\n    def apply(self):\n        return self.updates.shape"
     assert shapes_read(rule) == {("rule", "operand")}
     assert shapes_read(helper) == {("helper", "x")}
+    value = "def rule(ctx):\n    return ctx.operands[0].array.shape"
     assert shapes_read(method) == {("apply", "self.updates")}
+    assert shapes_read(value) == {("rule", "ctx.operands[0].array")}

@@ -88,7 +88,7 @@ class Record(TypedDict):
     ],
     ids=str,
 )
-def test_annotations_of_trees(annotation, tree):
+def test_an_annotated_tree_becomes_a_tree_of_specs(annotation, tree):
     def fn(x: annotation):
         return x
 

@@ -30,7 +30,7 @@ def call(limit, monkeypatch, count=3, **options):
         (("MOST_FACTS", 2), "JAX needs 3 facts"),
         (("MOST_REMAINDERS", 1), "2 remainders make"),
         (("MOST_TRIES", 1), "1 traces did not show"),
-        (("MOST_SECONDS", -1.0), "traces in 0 s did not tell"),
+        (("MOST_SECONDS", -1.0), "traces in 0 s did not show"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -55,7 +55,7 @@ def sizes(*each):
         ([((), (3,)), ((), (4,)), ((), (5,))], [None, "b"]),
     ],
 )
-def test_texts_of_streams(calls, texts):
+def test_specs_are_inferred_from_a_stream_of_calls(calls, texts):
     assert list(inferred(*calls).texts) == texts
 
 

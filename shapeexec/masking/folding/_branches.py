@@ -15,7 +15,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds
 
 @folds("cond")
 def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """Each branch computes the sum of its result; an operand that it returns is summed before."""
+    """Each branch computes the sum of its result; an operand that it returns is summed outside."""
     index, *operands = eqn.invars
     if index.aval.shape or len(eqn.outvars) != 1 or eqn.effects:
         return None
@@ -57,7 +57,7 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 def _folds(
     folder: Folder, bodies: Sequence[Folder], *, operands: Sequence[Any], number: int, axis: int
 ) -> tuple[dict[int, Fold], dict[int, Fold]]:
-    """By branch the sum of its result: of those that return an operand, and of all others."""
+    """The sums of the branches' results: those that return an operand, and the others."""
     passed: dict[int, Fold] = {}
     inside: dict[int, Fold] = {}
     for i, body in enumerate(bodies):

@@ -20,7 +20,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, with
 def through(
     eqn: Any, number: int, *, inner: Fold | None, apply: Callable[[Any, Array], Array]
 ) -> Fold | None:
-    """The sum of a result: `apply(scope, sum)` of the sum of its one operand with examples."""
+    """The sum of a result: `apply(scope, sum)`, where the sum is of the operand with examples."""
     if inner is None:
         return None
     return Fold(
@@ -56,9 +56,9 @@ def summand(folder: Folder, atom: Any, *, shape: Sequence[int], axis: int) -> Fo
 
 
 def _shared(variable: Any, source: Any, *, make: Callable[[Array], Array]) -> Fold:
-    """The sum of a variable that is the same for all examples: one of them times their number.
+    """The sum of a variable that is the same for all examples: its value times their number.
 
-    XLA does that by itself, so that it alone does not pay.
+    XLA does this by itself, so it does not pay alone.
     """
 
     def emit(scope: Any, mask: Array) -> Array:
@@ -263,7 +263,7 @@ def reversed_(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 @folds("concatenate")
 def concatenated(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """Along another axis than that of the examples."""
+    """Along any axis but the axis of the examples."""
     along = eqn.params["dimension"]
     if along == axis:
         return None
@@ -278,7 +278,7 @@ def concatenated(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | Non
 
 @folds("split")
 def split(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """Along another axis than that of the examples."""
+    """Along any axis but the axis of the examples."""
     along, sizes = eqn.params["axis"], eqn.params["sizes"]
     if along == axis:
         return None

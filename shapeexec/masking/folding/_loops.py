@@ -76,7 +76,7 @@ def _added(loop: Loop, number: int, *, axis: int) -> Fold | None:
 
 
 def _terms(loop: Loop, atom: Any, *, carry: Any, axis: int) -> list[_Term] | None:
-    """The terms whose sum with a carry is `atom`; None: `atom` is no such sum."""
+    """The terms whose sum with a carry is `atom`; None: `atom` is not such a sum."""
     if atom is carry:
         return []
     eqn = loop.body.eqn_of(atom)

@@ -47,7 +47,7 @@ class Scope:
     """The values of a jaxpr's variables, and the sums that are computed from them, each once.
 
     Args:
-        values: By variable those of the arguments and the constants.
+        values: The values of the arguments and the constants, by variable.
     """
 
     def __init__(self, values: dict[Any, Any]) -> None:
@@ -151,13 +151,13 @@ class _Parts:
 
     Attributes:
         loop: The loop.
-        needs: What of its body is run.
+        needs: The part of its body that is run.
         kept: The carries, by number, that are computed as they are.
-        added: Those that are summed over examples.
+        added: The carries, by number, that are summed over examples.
         stacked: The stacked results, by number, that are computed as they are.
-        stacked_sums: Those that are summed over examples.
+        stacked_sums: The stacked results, by number, that are summed over examples.
         consts: The operands, by number, that each step reads as they are.
-        xs: Those of which each step reads a slice.
+        xs: The operands, by number, of which each step reads a slice.
     """
 
     loop: Loop

@@ -24,10 +24,10 @@ class _Host:
     """A callback between padded arrays, around one between arrays of the true shapes.
 
     It is called with the lengths of the padded axes, of operands first and then of results, and
-    with the operands. A value, so that equal callbacks are one to JAX's caches.
+    with the operands. It is a value, so that JAX's caches treat equal callbacks as one.
 
     Attributes:
-        callback: The user's.
+        callback: The user's callback.
         operands: Per operand its padded axes.
         results: Per result its padded axes.
         capacities: Per result its shape at capacity.

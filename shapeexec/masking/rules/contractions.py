@@ -81,10 +81,11 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, *, rhs_axes: Any) -> tuple[Arr
         paddings = ctx.operands[operand].known.axes
         return all(paddings[a].finite for a in ctx.operands[operand].padded(axes[operand]))
 
-    # Zeros are asked of an operand that has them already, else of one beside finite padding.
+    # Zeros go into the operand that has them already, else into one whose partner's padding is
+    # finite.
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
-    # A row of NaN alone makes its results NaN, with any padding.
+    # A row of NaN makes its results NaN, whatever its padding is.
     value = zero(ctx.operands[first].array.dtype)
     filled = {first: ctx.fill(first, value, axes=axes[first], unless="nan")}
     filled[other] = ctx.fill(
@@ -97,10 +98,10 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, *, rhs_axes: Any) -> tuple[Arr
 def dot_general_knowledge(
     ctx: RuleContext, lhs: Known, rhs: Known, *, dimension_numbers: Any, **_: Any
 ) -> Known:
-    """Products with rows of zeros are 0, but with NaN or infinity.
+    """Products with rows of zeros are 0, unless the other factor is NaN or infinite.
 
-    One of these in a row of the other operand turns a zero into NaN, and each valid row into NaN
-    or an infinity.
+    A NaN or infinity in a row of the other operand turns a zero into NaN, and each valid row into
+    NaN or an infinity.
     """
     contracted, (lhs_batch, rhs_batch) = dimension_numbers
     pairs: Iterable[tuple[int, int]] = zip(lhs_batch, rhs_batch, strict=True)

@@ -76,7 +76,7 @@ def _arrays(values: Sequence[Value]) -> tuple[Any, ...]:
 class _Traced:
     """A function of arrays, for JAX's control flow, that returns the arrays of `Value`s.
 
-    JAX passes no facts on: those of the last trace are kept here.
+    JAX passes no facts on, so the facts of the last trace are kept here.
 
     Args:
         function: A function that returns `Value`s.
@@ -247,6 +247,9 @@ def _is_ragged(variables: Any) -> bool:
     return any(holds_dim(tuple(var.aval.shape)) for var in variables)
 
 
+_UNREAD = "none: nothing reads it after the loop"
+
+
 def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
     """Per carry whether it has to keep its value in the steps of the padding.
 
@@ -259,7 +262,7 @@ def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
     dim = ctx.params["length"]
     for var, freeze in zip(loop.carried, frozen, strict=True):
         what = f"{_compat.describe_aval(var.aval)} carried over {dim}"
-        action = "frozen behind the last step" if freeze else "none: nobody reads it in the end"
+        action = "frozen behind the last step" if freeze else _UNREAD
         ctx.note(what, action, masked=freeze)
     return frozen
 
@@ -269,7 +272,7 @@ def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
 
     If all readers request a fill, it is done in the loop and not in one more pass over memory.
     """
-    request, lengths = result.requested, result.lengths
+    request, lengths, shape = result.requested, result.lengths, result.capacities[1:]
 
     def unfilled(value: Value, position: Array) -> Value:
         del position
@@ -282,12 +285,10 @@ def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
 
     def filled(value: Value, position: Array) -> Value:
         within = [axis - 1 for axis in axes if axis]
-        mask = valid_mask(value.array.shape, lengths[1:], axes=within)
+        mask = valid_mask(shape, lengths[1:], axes=within)
         if 0 in axes:
             is_valid = position < lengths[0]
-            mask = (
-                jnp.broadcast_to(is_valid, value.array.shape) if mask is None else mask & is_valid
-            )
+            mask = jnp.broadcast_to(is_valid, shape) if mask is None else mask & is_valid
         assert mask is not None
         array = lax.select(mask, value.array, lax.full_like(value.array, request.value))
         known = unfilled(value, position).known.filled(axes, constant(request.value))
@@ -345,11 +346,12 @@ def while_(
         return _as_declared(carried, ctx.interpret(body_jaxpr, *body_consts, *carry))
 
     invariant = _invariant(init, step) if _is_ragged(carried) else _nothing_known(init)
-    rows = ctx.extents.lengths(cond_jaxpr.jaxpr.outvars[0].aval.shape)
+    row_dims = cond_jaxpr.jaxpr.outvars[0].aval.shape
+    row_capacities, rows = ctx.extents.capacities(row_dims), ctx.extents.lengths(row_dims)
 
     def goes_on(carry: Any) -> Array:
         (found,) = ctx.interpret(cond_jaxpr, *cond_consts, *values_of(carry, invariant))
-        is_row = valid_mask(found.array.shape, rows, axes=range(len(rows)))
+        is_row = valid_mask(row_capacities, rows, axes=range(len(rows)))
         return found.array if is_row is None else found.array & is_row
 
     def body(carry: Any) -> Any:

@@ -40,7 +40,7 @@ def cumulative(
 
 
 def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
-    """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
+    """Complex extrema have no identity beside NaN; the last valid element repeated does no harm."""
     last = jnp.maximum(ctx.operands[0].lengths[axis] - 1, 0)
     position = jnp.minimum(lax.iota(np.int32, ctx.operands[0].capacities[axis]), last)
     x = jnp.take(x, position, axis=axis, mode="clip")
@@ -48,7 +48,7 @@ def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str,
 
 
 def _turned_round(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
-    """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
+    """A complex log-sum-exp runs forward: adding exp(-inf) would wrap an angle past pi."""
 
     def turn(x: Array) -> Array:
         length, capacity = ctx.operands[0].lengths[axis], ctx.operands[0].capacities[axis]
@@ -68,7 +68,7 @@ _COMPLEX: dict[str, Callable[..., Array]] = {
 def cumulative_knowledge(
     ctx: RuleContext, operand: Known, *, axis: int, reverse: bool, **_: Any
 ) -> Known:
-    """Where all that is read is the identity, so is the result."""
+    """Where only the identity is read, the result is the identity."""
     aval = ctx.eqn.outvars[0].aval
     identity = _IDENTITY[ctx.primitive](aval.dtype)
     known = nothing_known_of(aval)

@@ -49,7 +49,7 @@ def fft(
 
 
 def _hermitian(half: Array, length: Length, *, size: int, axis: int) -> Array:
-    """The spectrum of `length` elements whose first half is given: those of reals are mirrored."""
+    """The spectrum of `length` elements from its first half: a spectrum of reals is mirrored."""
     position = lax.iota(np.int32, size)
     is_given = position <= length // 2
     source = jnp.where(is_given, position, length - position)

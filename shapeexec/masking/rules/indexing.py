@@ -31,7 +31,7 @@ _MODE = lax.GatherScatterMode
 _NOWHERE = np.int32(np.iinfo(np.int32).max)
 """An index that is out of bounds on every axis."""
 _UNCHANGING = {"scatter-add": -0.0, "scatter-sub": 0.0, "scatter-mul": 1}
-"""What may be added to any number, taken from it, or multiply it, and leave it as it was."""
+"""By scatter, the update that leaves every number unchanged."""
 
 
 @register("dynamic_slice", also_static=True)
@@ -84,7 +84,7 @@ def gather(
     if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(ctx)):
         return _compat.bind_equation(ctx.eqn, [operand, indices])[0]
     if mode == _MODE.ONE_HOT:
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "gather as a product with one-hot rows reads all of the padding",
             fix='mode="clip" or mode="fill"',
             or_exact=False,  # JAX traces it, and cannot lower it
@@ -175,7 +175,7 @@ class _Writes:
     is_by_element: bool = False
 
     def by_element(self, ctx: RuleContext, partial: dict[int, Any]) -> "_Writes":
-        """The same with an index row for each position along some of the window's axes.
+        """These writes with an index row for each position along some of the window's axes.
 
         Args:
             ctx: The equation.
@@ -310,7 +310,7 @@ def _in_bounds(starts: Array, last: Array) -> Array:
 
 
 def _missing(x: Array, value: Any) -> Any:
-    """What is read out of bounds of an array like `x`: `value`, of a key in each of its words."""
+    """`value` in the dtype of `x`; for a key, in each of its words."""
     if not _compat.is_extended(x.dtype):
         return np.asarray(value, x.dtype)
     words = _compat.eval_shape(jax.random.key_data, x)

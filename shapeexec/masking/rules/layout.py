@@ -1,6 +1,6 @@
 """Layout: primitives that move elements, or give them other axes.
 
-Positions are those of the logical shape, at the true sizes: where a ragged axis is merged, split,
+Positions count in the logical shape, at the true sizes: where a ragged axis is merged, split,
 shifted or reversed, elements move in the padded buffer.
 """
 

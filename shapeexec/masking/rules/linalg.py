@@ -29,7 +29,7 @@ def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
 
 @register("cholesky_update")
 def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
-    """Keep: rotations go down the rows, and those of the valid ones come first."""
+    """Keep: rotations go down the rows, and the valid rows come first."""
     return ctx.bind(factor, vector)
 
 
@@ -179,7 +179,7 @@ def _check_svd(ctx: RuleContext) -> None:
     if needs_vectors and not _is_square(ctx, 0):
         _refuse_null_vectors(ctx, rows, columns=columns)
     if ctx.params.get("subset_by_index") is not None:
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "a subset of the singular values of a ragged matrix has no rule",
             (rows, columns),
             fix="subset_by_index=None, then a slice",
@@ -189,7 +189,7 @@ def _check_svd(ctx: RuleContext) -> None:
 def _refuse_null_vectors(ctx: RuleContext, rows: Any, *, columns: Any) -> None:
     for result, more in ((1, rows - columns), (2, columns - rows)):
         if ctx.results[result].is_used and ctx.extents.capacity(more) > 0:
-            raise ctx.unsupported(
+            raise ctx.unsupported_error(
                 "the vectors that full_matrices=True adds are an arbitrary basis of what is left, "
                 "which depends on how the matrix is padded",
                 (rows, columns),
@@ -203,7 +203,7 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     if not ctx.operands[0].padded(_core(matrix)):
         return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), lower=lower, **params)
     if params.get("subset_by_index") is not None or not params.get("sort_eigenvalues", True):
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "eigenvalues of a ragged matrix are needed in full and in order",
             ctx.operands[0].dims[-2:],
             fix="sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",

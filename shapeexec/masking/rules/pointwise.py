@@ -78,7 +78,7 @@ def bitcast_convert_type(ctx: RuleContext, operand: Array, *, new_dtype: Any) ->
     if not same_width and ctx.operands[0].padded((operand.ndim - 1,)):
         widened = len(ctx.results[0].dims) > operand.ndim
         if not widened:
-            raise ctx.unsupported("the last axis is regrouped", ctx.operands[0].dims[-1:])
+            raise ctx.unsupported_error("the last axis is regrouped", ctx.operands[0].dims[-1:])
     return ctx.bind(operand, new_dtype=new_dtype)
 
 

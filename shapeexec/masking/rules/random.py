@@ -29,7 +29,7 @@ Hash = Callable[[Any, Any], tuple[Array, Array]]
 
 @register("random_bits", exact_when=_EXACT_WHEN)
 def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) -> Array:
-    """Move: the bits of each element are those of its position in the logical shape."""
+    """Move: the bits of each element are drawn for its position in the logical shape."""
     _check_threefry(ctx, keys)
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
@@ -52,7 +52,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
 
 @register("random_split", exact_when=_EXACT_WHEN)
 def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
-    """Move: each new key is that of its position in the logical shape."""
+    """Move: each new key is split off for its position in the logical shape."""
     _check_threefry(ctx, keys)
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
@@ -92,7 +92,7 @@ def iota_2x32_shape(ctx: RuleContext, *, shape: Any) -> Any:
 @register("rng_bit_generator", "rng_uniform")
 def device_generator(ctx: RuleContext, *_: Array, **__: Any) -> Any:
     """Refuse: the device's own generator draws for a shape as a whole."""
-    raise ctx.unsupported(
+    raise ctx.unsupported_error(
         "the device's generator draws other bits for another shape",
         ctx.results[-1].dims,
         fix='jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
@@ -102,7 +102,7 @@ def device_generator(ctx: RuleContext, *_: Array, **__: Any) -> Any:
 def _check_threefry(ctx: RuleContext, keys: Array) -> None:
     impl = jax.random.key_impl(keys)
     if str(impl) != _THREEFRY:
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             f"the bits of the {impl} generator depend on the whole shape",
             fix='jax.random.key(seed, impl="threefry2x32")',
         )
@@ -113,7 +113,7 @@ def _positions(
 ) -> tuple[Array, Array]:
     """u32[capacities]: each element's row-major position in the logical shape; and their number."""
     if math.prod(capacities) >= _COUNTERS // 2:
-        raise ctx.unsupported("more than 2^31 random elements would need counters of 64 bits")
+        raise ctx.unsupported_error("more than 2^31 random elements would need counters of 64 bits")
     position = lax.full(tuple(capacities), 0, np.uint32)
     count = lax.full((), 1, np.uint32)
     for axis, length in enumerate(lengths):

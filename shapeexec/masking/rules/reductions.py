@@ -59,7 +59,8 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
             0, identity, axes=axes, unless="nan" if ctx.primitive in _SPREADS_NAN else None
         )
     if ctx.operands[0].padded(axes) and operand.ndim - 1 not in axes:
-        operand = _compat.row_major(operand)  # else XLA turns whole models: docs/adr/0019
+        # Else XLA's layout assignment transposes activations throughout the model: docs/adr/0019.
+        operand = _compat.row_major(operand)
     return ctx.bind(operand, axes=axes, **params)
 
 
@@ -85,14 +86,14 @@ def _reduced(ctx: RuleContext, padding: Any) -> Any:
 _OVER_VMAP = {"psum": zero, "pmax": lowest, "pmin": highest}
 
 
-@register(*_OVER_VMAP, exact_when="its axes are those of a `jax.vmap`")
+@register(*_OVER_VMAP, exact_when="its axes are axes of a `jax.vmap`")
 def collective(ctx: RuleContext, *operands: Array, axes: tuple[Any, ...], **params: Any) -> Any:
     """Fill: the identity goes behind the axes that a `jax.vmap` has put into the arrays.
 
-    What is left of the names of axes are the devices of a `jax.shard_map`.
+    Axes that still have names are axes of devices, in a `jax.shard_map`.
     """
     if not all(isinstance(axis, int) for axis in axes):
-        raise ctx.unsupported("it runs over devices, whose blocks are cut at capacity")
+        raise ctx.unsupported_error("it runs over devices, whose blocks are cut at capacity")
     identity = _OVER_VMAP[ctx.primitive]
     filled = [ctx.fill(i, identity(x.dtype), axes=axes) for i, x in enumerate(operands)]
     return ctx.bind(*filled, axes=axes, **params)

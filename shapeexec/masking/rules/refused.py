@@ -52,10 +52,10 @@ for _reason, _names in {
         dimension_size empty2 shape_assertion unreachable zeros_like
     """,
     "its check raises from inside of the graph, where padding could fail it": "check",
-    "it shows how an array is laid out over devices, which is not that of the true size": """
+    "it shows how an array is laid out over devices, which differs at capacity": """
         inspect_sharding
     """,
-    "the windows that it selects from are compared by a function of the user's": """
+    "it compares the elements of a window by a function of the user": """
         select_and_scatter
     """,
 }.items():

@@ -46,7 +46,7 @@ def sort(
 
 
 def _in_whole_bytes(x: Array) -> Array:
-    """Integers of 2 or 4 bits as those of 8: XLA cannot sort them beside wider ones."""
+    """Integers of 2 or 4 bits as integers of 8: XLA cannot sort them beside wider ones."""
     if jnp.issubdtype(x.dtype, np.integer) and jnp.iinfo(x.dtype).bits < 8:
         return x.astype(np.int8 if jnp.issubdtype(x.dtype, np.signedinteger) else np.uint8)
     return x
@@ -88,7 +88,7 @@ def _ordered(x: Array) -> Array:
     return jnp.where(jnp.isnan(x), nan, keys)
 
 
-@register("approx_top_k", exact_when="its axis is not padded, or the device is no TPU")
+@register("approx_top_k", exact_when="its axis is not padded, or the device is not a TPU")
 def approx_top_k(
     ctx: RuleContext,
     operand: Array,
@@ -107,7 +107,7 @@ def approx_top_k(
         params |= {"reduction_dimension": reduction_dimension, "is_max_k": is_max_k}
         return ctx.bind(operand, k=k, **params)
     if jax.default_backend() == "tpu":
-        raise ctx.unsupported(
+        raise ctx.unsupported_error(
             "which elements a TPU misses depends on the axis' size",
             [ctx.operands[0].dims[axis]],
             fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}",

@@ -54,8 +54,9 @@ def reduce_window_monoid(
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
     Windows of a ragged size that move are laid one after the other, which takes memory for each
-    element of each window. They soon are so many elements that XLA on the CPU loses NaN (README,
-    Limits), and few arrays without padding are: NaN is looked for on its own.
+    element of each window. These are soon more elements than those at which XLA on the CPU loses
+    NaN (docs/limits.md), and the unpadded array rarely has as many, so NaN is searched for
+    separately.
     """
     axes = reduced_axes(ctx, ctx.operands[0].dims, windows_in=ctx.results[0].dims)
     identity = _IDENTITY[ctx.primitive](operand.dtype)
@@ -101,7 +102,7 @@ def reduce_window(
 def select_and_gather_add(
     ctx: RuleContext, tangents: Array, operand: Array, *, select_prim: Any, **params: Any
 ) -> Array:
-    """Fill: as in `reduce_window`, for of a NaN and padding the comparison selects the latter."""
+    """Fill: as in `reduce_window`, because the comparison selects padding over a NaN."""
     axes = reduced_axes(ctx, ctx.operands[0].dims, windows_in=ctx.results[0].dims)
     if not axes:
         return ctx.bind(tangents, operand, select_prim=select_prim, **params)
@@ -234,7 +235,7 @@ def _winners(
 def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any) -> Array:
     """Fill: 0 along windows and contracted features, in both operands, since 0 * NaN is NaN.
 
-    Groups of a ragged size are spread to their capacity first, and those of the result closed up.
+    Groups of a ragged size are spread to their capacity first, and the result's groups closed up.
     With a ragged number of groups the padded ones hold 0 too: XLA may run them as one dense
     convolution. If zeros behind the kernel meet data that are not finite, it is taken apart.
     """

@@ -1,4 +1,4 @@
-"""Stand-in for the derivative of `reduce_prod` and `reduce`, which is that of a tree of halves.
+"""Stand-in for the derivative of `reduce_prod` and `reduce`, which JAX takes of a tree of halves.
 
 The tree of halves itself is in `scans`.
 """
@@ -27,7 +27,7 @@ def reduce_jvp(
     tangents: Sequence[Array],
     axes: Sequence[int],
 ) -> Any:
-    """Differentiate the same tree with halves whose sizes are data, down to one element.
+    """Differentiate JAX's tree with halves whose sizes are data, down to one element.
 
     If a bucket is larger than the size, further levels keep the one element.
     """

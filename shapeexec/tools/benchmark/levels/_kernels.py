@@ -84,7 +84,7 @@ _define(gelu_p, _gelu_kernel)
 def by_row(ctx: masking.RuleContext, *operands: Any) -> Any:
     """Keep: each row is computed by itself, and the last axis is static."""
     if not isinstance(ctx.operands[0].lengths[-1], int):
-        raise ctx.unsupported("its last axis is ragged: padding would be normalised")
+        raise ctx.unsupported_error("its last axis is ragged: padding would be normalised")
     return ctx.bind(*operands)
 
 
