@@ -303,6 +303,8 @@ def test_a_call_without_pages_or_without_keys_gives_0():
         out = sx.dot_product_attention(query, key, key, pages=pages)
         assert out.shape == query.shape
         assert not out.any()
+        mapped = jax.vmap(lambda x, t=pages: sx.dot_product_attention(query, x, x, pages=t))
+        assert not mapped(key[None]).any()
 
 
 def test_a_query_without_a_batch_axis_has_pages_of_one_example():
