@@ -177,7 +177,9 @@ def _batched(
         whole = functools.partial(_merge, count=count, batch=rows[i], whole=not is_shareable)
         merged.append(x if is_shared else whole(x, axis))
     if not shares:
-        merged[call.table] = _of_own_pages(merged[call.table], count=count, pages=rows[1])
+        merged[call.table] = _of_own_pages(
+            merged[call.table], count=count, batch=batch, pages=rows[1]
+        )
     call = dataclasses.replace(
         call, mask=_of_merged(call.mask, batch), bias=_of_merged(call.bias, batch)
     )
@@ -200,11 +202,12 @@ def _of_pages(call: Call, along: tuple[int, ...], *, primitive: Any) -> frozense
     return frozenset((*KEY_AND_VALUE, *directions))
 
 
-def _of_own_pages(numbers: Array, *, count: Any, pages: Any) -> Array:
+def _of_own_pages(numbers: Array, *, count: Any, batch: Any, pages: Any) -> Array:
     """Page numbers [count * batch, pages of one] among the pages of all of so many calls."""
     own = jnp.clip(numbers, 0, pages - 1)  # else what is no number would be one of another call
-    own = own.reshape(count, -1, own.shape[1])
-    return (own + jnp.arange(count, dtype=own.dtype)[:, None, None] * pages).reshape(numbers.shape)
+    first = jnp.arange(count, dtype=own.dtype) * pages
+    own = own.reshape(count, batch, own.shape[1]) + first[:, None, None]
+    return own.reshape(numbers.shape)
 
 
 def _of_merged(structure: Any, examples: Any) -> Any:
@@ -267,7 +270,8 @@ def _define(
         return primitive.bind(*operands, **dict(params))
 
     def impl(*operands: Any, **params: Any) -> Any:
-        return eagerly(*operands, params=tuple(params.items()))
+        with jax.disable_jit(False):  # else it would bind the primitive, and come back here
+            return eagerly(*operands, params=tuple(params.items()))
 
     primitive.multiple_results = True
     primitive.def_impl(impl)

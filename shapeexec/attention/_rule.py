@@ -42,6 +42,10 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
             own = length if given is None else jnp.minimum(given, length)
             is_example = np.arange(capacity, dtype=np.int32) < batch
             valid[name] = jnp.where(is_example, jnp.asarray(own, np.int32), 0)
+    if operands.pages is not None and not isinstance(lengths.key[0], int):
+        # A wrong number reads some page, as without padding: never one that nobody passed.
+        last = jnp.asarray(lengths.key[0] - 1, np.int32)
+        valid["pages"] = jnp.clip(operands.pages, 0, last)
     operands = dataclasses.replace(operands, **valid)
     shift = len(operands.flat()) - call.operands
     call = dataclasses.replace(

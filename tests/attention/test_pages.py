@@ -274,6 +274,20 @@ def test_in_an_exec_padding_changes_nothing(has_lengths):
     assert padded.stats.compiles == 1
 
 
+def test_in_an_exec_a_wrong_number_reads_a_page_that_was_passed():
+    def run(query, keys, pages):
+        def total(keys):
+            return sx.dot_product_attention(query, keys, keys, pages=pages).sum()
+
+        value, gradient = jax.value_and_grad(total)(keys)
+        return value, gradient, gradient.sum()
+
+    query, keys = (np.random.default_rng(n).normal(size=(n, 2, 1, 8)) for n in (1, 3))
+    args = (query.astype(np.float32), keys.astype(np.float32), np.array([[0, 3, -1]], np.int32))
+    padded = sx.Exec(run, (None, "p, _, _, _", None), buckets={"p": sx.Linear(8)}, poison="nan")
+    assert_close(padded(*args), jax.jit(run)(*args), loose=SUMS)
+
+
 def test_the_rows_of_a_page_are_static():
     x, table = np.ones((4, 16, 2, 8), np.float32), np.zeros((1, 2), np.int32)
     run = sx.Exec(lambda x, t: sx.dot_product_attention(x[:1], x, x, pages=t), ("_, r, _, _", None))
@@ -289,6 +303,8 @@ def test_a_call_without_pages_or_without_keys_gives_0():
         out = sx.dot_product_attention(query, key, key, pages=pages)
         assert out.shape == query.shape
         assert not out.any()
+        mapped = jax.vmap(lambda x, t=pages: sx.dot_product_attention(query, x, x, pages=t))
+        assert not mapped(key[None]).any()
 
 
 def test_a_query_without_a_batch_axis_has_pages_of_one_example():

@@ -156,6 +156,14 @@ def test_checkpoint_makes_the_same_gradient():
     assert_close(total(jax.checkpoint(causal)), total(causal))
 
 
+def test_where_jit_is_disabled_it_is_one_operation():
+    x = normal(1, 2, 1, 8)
+    run = jax.value_and_grad(lambda x: sx.dot_product_attention(x, x, x).sum())
+    with jax.disable_jit():
+        got = run(x)
+    assert_close(got, run(x))
+
+
 def test_layers_alike_are_lowered_once():
     def model(x):
         for _ in range(12):
