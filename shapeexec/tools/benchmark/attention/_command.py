@@ -30,7 +30,8 @@ def add_command(names: Any) -> None:
     )
     lists = {
         "shapes": "by name (4k_128), or as BxTxNxKxD:dtype (1x512x4x2x64:float32)",
-        "masks": "full, causal, window, documents, randomP (P percent of the tiles), alibi",
+        "masks": "full, causal, window, documents, randomP (P percent of the tiles), elementsP "
+        "(P percent of the single pairs), alibi",
         "implementations": "default, any_bits (deterministic=False), or those of implementation=; "
         "all that can run, if left out",
         "rivals": "by name; all, if left out; none",

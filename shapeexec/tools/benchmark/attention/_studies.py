@@ -29,7 +29,8 @@ from shapeexec.tools.benchmark.attention._contestant import (
     operands,
 )
 from shapeexec.tools.benchmark.attention._finding import Finding
-from shapeexec.tools.benchmark.attention._ours import DEFAULT, mask_of
+from shapeexec.tools.benchmark.attention._masks import mask_of
+from shapeexec.tools.benchmark.attention._ours import DEFAULT
 from shapeexec.tools.benchmark.attention._problems import (
     PASSES,
     TILE,

@@ -33,8 +33,9 @@ def _absence() -> str | None:
 
 def _attention(problem: Problem) -> tuple[Any, tuple[Any, ...]]:
     pattern, shape = problem.pattern, problem.shape
-    if pattern.density is not None or pattern.has_alibi:
-        raise RefusalError("it has neither masks by tile nor biases")
+    is_array = pattern.density is not None or pattern.pair_share is not None
+    if is_array or pattern.has_alibi:
+        raise RefusalError("it has neither masks by tile, nor by pair, nor biases")
     module = importlib.import_module(_MODULE)
     window = (-1, -1) if pattern.window is None else (pattern.window - 1, 0)
     options = {"is_causal": pattern.is_causal, "window_size": window}
