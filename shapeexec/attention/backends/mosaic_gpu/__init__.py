@@ -44,6 +44,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
     unpacked,
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._semantics import semantics
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
@@ -163,6 +164,7 @@ class MosaicGpu:
             rule=rule_of(mask, modifier),
             programs=_device.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
+            semantics=semantics(),
         )
         return _Prepared(config, work, jax.tree.leaves((mask, modifier)))
 

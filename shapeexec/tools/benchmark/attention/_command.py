@@ -35,7 +35,8 @@ def add_command(names: Any) -> None:
         "implementations": "default, any_bits (deterministic=False), or those of implementation=; "
         "all that can run, if left out",
         "rivals": "by name; all, if left out; none",
-        "studies": "lists (what making them costs), padding, memory, decode, short; none",
+        "studies": "lists (what making them costs), padding, memory, decode, short, launches, "
+        "compile; none",
     }
     for name, about in lists.items():
         parser.add_argument(f"--{name}", metavar="NAME,...", help=about)

@@ -132,6 +132,13 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
     }
 
 
+def why_not(name: str, error: Exception) -> str:
+    """Why a contestant of this name refused, in words that follow "because"."""
+    if isinstance(error, BackendError):
+        return (error.why or error.what).removeprefix(f"{name} because ")
+    return str(error)
+
+
 _LOWERS = threading.Lock()
 """Lowering is Python: threads do not speed it up, so it runs under a lock and is timed alone."""
 
@@ -211,8 +218,7 @@ class JaxContestant:
         try:
             program = self._programs[cell].result()
         except BackendError as error:
-            reason = (error.why or error.what).removeprefix(f"{self.name} because ")
-            raise RefusalError(reason) from error
+            raise RefusalError(why_not(self.name, error)) from error
         _, arguments = self.function(cell)
         check(slices(cell.problem.shape, program.call(*arguments)))
         timing = clock(program.call, arguments)

@@ -192,13 +192,19 @@ def _studies(findings: Sequence[Finding]) -> list[str]:
         [
             one.study,
             one.case,
-            f"{one.value:.4g} {one.unit}",
-            f"{one.compared:.4g} {one.unit}",
-            f"{one.ratio:.3g} {one.meaning}",
+            _amount(one.value, one.unit),
+            _amount(one.compared, one.unit),
+            one.meaning if one.ratio is None else f"{one.ratio:.3g} {one.meaning}".rstrip(),
         ]
         for one in findings
     ]
     return [_table(["study", "case", "value", "compared with", "ratio"], lines)] if lines else []
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}".rstrip() if value >= 1000 else f"{value:.4g} {unit}".rstrip()
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
