@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import os
 from collections.abc import Generator
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -40,7 +40,7 @@ def semantics() -> Semantics:
             option=VARIABLE,
             fix=f"leave it out, or {' or '.join(f'{VARIABLE}={one}' for one in _BY_NAME)}",
         )
-    return cast(Semantics, named)
+    return named
 
 
 @contextlib.contextmanager

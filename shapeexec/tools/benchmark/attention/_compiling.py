@@ -90,7 +90,7 @@ def _stages(contestant: JaxContestant, cell: Cell) -> _Stages:
 
 def _measured(contestant: JaxContestant, cell: Cell, *, platform: str | None) -> _Stages:
     function, arguments = contestant.function(cell)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    shapes = jax.tree.map(_shape, arguments)
 
     def lower() -> Any:
         traced = jax.jit(function).trace(*shapes)
@@ -102,6 +102,10 @@ def _measured(contestant: JaxContestant, cell: Cell, *, platform: str | None) ->
     if platform is not None:
         return _Stages(lower_seconds)
     return _Stages(lower_seconds, _timed(lowered.compile)[0])
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
