@@ -1,13 +1,22 @@
 """The studies of compiling and of launches tell what they measured, and what they could not."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from shapeexec.__main__ import main
-from shapeexec.tools.benchmark.attention import _launches
+from shapeexec.tools.benchmark.attention import _launches, _traffic
 from shapeexec.tools.benchmark.attention._finding import Finding
+from shapeexec.tools.benchmark.attention._ours import contestants
+from shapeexec.tools.benchmark.attention._problems import (
+    PASSES,
+    Cell,
+    Problem,
+    pattern_of,
+    shape_of,
+)
 from shapeexec.tools.benchmark.attention._reference import WrongResultError
 from shapeexec.tools.benchmark.attention._report import AttentionReport
 
@@ -95,6 +104,91 @@ def test_kernels_are_counted_where_the_device_tells_them(monkeypatch):
     (model,) = _launches._ON_A_CPU
     found = list(_launches._findings(model, "forward", arguments=model.arguments()))
     assert [(one.unit, one.value, one.compared) for one in found] == [("us", 2e3, 2e3), ("", 2, 1)]
+
+
+def cell(mask, passes, sizes="2x512x4x2x64:bfloat16"):
+    return Cell(Problem(shape_of(sizes), pattern_of(mask)), passes)
+
+
+TILE = 128 * 64 * 2  # bytes
+
+
+@pytest.mark.parametrize(
+    ("mask", "passes", "least"),
+    [
+        # 2 examples; 4 heads of q and out, 2 of k and v; 4 tiles each
+        ("full", "forward", 2 * (4 * 2 + 2 * 2) * 4 * TILE),
+        ("causal", "forward", 2 * (4 * 2 + 2 * 2) * 4 * TILE),
+        ("full", "both", 2 * (4 * 4 + 2 * 4) * 4 * TILE),
+    ],
+)
+def test_the_least_possible_is_each_array_once(mask, passes, least):
+    assert _traffic.least_bytes(cell(mask, passes)) == least
+
+
+@pytest.mark.parametrize(
+    ("mask", "visits", "of_mask"),
+    [("full", 16, 0), ("causal", 10, 0), ("random25", 4, 0), ("elements50", 16, 16 * 128 * 128)],
+)
+def test_lists_ask_for_keys_and_values_at_each_visit(mask, visits, of_mask):
+    once = 4 * (2 * TILE + 4 * 128)  # q, out, log-sum-exp of four rows
+    assert _traffic.listed_bytes(cell(mask, "forward")) == 8 * (once + visits * 2 * TILE + of_mask)
+    forward, both = (_traffic.listed_bytes(cell(mask, passes)) for passes in PASSES)
+    assert both > 2.5 * forward
+
+
+def test_bytes_are_told_with_whose_account_they_are(tmp_path):
+    found = studied(tmp_path, "bytes", "--implementations", "default")
+    whose = [case.partition(", ")[2] for case in found]
+    assert whose == 2 * [_traffic._OF_LISTS, _traffic._OF_XLA]
+    for one in found.values():
+        assert one["ratio"] == one["value"] / one["compared"] > 0
+
+
+def profile(*planes):
+    """A profile with these planes: by name lines, each a list of the stats of events."""
+    made = [
+        SimpleNamespace(
+            name=name,
+            lines=[
+                SimpleNamespace(events=[SimpleNamespace(stats=one) for one in line])
+                for line in lines
+            ],
+        )
+        for name, lines in planes
+    ]
+    return SimpleNamespace(planes=made)
+
+
+@pytest.mark.parametrize(
+    ("planes", "want"),
+    [
+        ([("/host:CPU", [[[("bytes_accessed", 7)]]])], None),
+        ([("/device:GPU:0", [[[("regs", 7)]], []])], None),
+        (
+            [("/device:TPU:0", [[[("bytes_accessed", 7)], [("bytes_accessed", 5)]], [[]]])],
+            12,
+        ),
+    ],
+)
+def test_bytes_of_the_profiler_are_those_of_the_device_or_none(planes, want, monkeypatch):
+    monkeypatch.setattr(
+        jax.profiler.ProfileData, "from_file", lambda path: profile(*planes), raising=True
+    )
+    assert _traffic.profiled_bytes(lambda x: x, (1,)) == want
+
+
+def test_the_profile_of_a_cpu_tells_no_bytes_of_a_device():
+    assert _traffic.profiled_bytes(jax.jit(lambda x: x + 1), (1.0,)) is None
+
+
+def test_a_profiler_that_tells_nothing_is_told(monkeypatch):
+    (ours,) = (one for one in contestants() if one.name == "default")
+    monkeypatch.setattr(_traffic.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(_traffic, "profiled_bytes", lambda call, arguments: None)
+    *_, last = _traffic._accounts(ours, cell("full", "forward", SHAPE), least=1.0)
+    assert (last.value, last.compared) == (None, None)
+    assert "its counters need Nsight Compute" in last.meaning
 
 
 def test_a_figure_that_is_missing_leaves_its_place_empty():

@@ -1,4 +1,4 @@
-"""The command line of `tune`; what is measured, and what is kept, is in `_tune`."""
+"""The command line of `tune`. What is measured, and what is kept, is in `_tune`."""
 
 import argparse
 import os

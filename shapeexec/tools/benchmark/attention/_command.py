@@ -36,7 +36,7 @@ def add_command(names: Any) -> None:
         "all that can run, if left out",
         "rivals": "by name; all, if left out; none",
         "studies": "lists (what making them costs), padding, memory, decode, short, launches, "
-        "compile; none",
+        "compile, bytes; none",
     }
     for name, about in lists.items():
         parser.add_argument(f"--{name}", metavar="NAME,...", help=about)

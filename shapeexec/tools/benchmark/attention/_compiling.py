@@ -147,8 +147,9 @@ def _as_on_a_hopper() -> Generator[None]:
 
 @contextlib.contextmanager
 def _by_lane() -> Generator[None]:
-    # Only GPUs need the module, and not every JAX has what it imports.
-    from shapeexec.attention.backends.mosaic_gpu import _semantics  # noqa: PLC0415
+    from shapeexec.attention.backends.mosaic_gpu import (  # noqa: PLC0415 - it imports Pallas
+        _semantics,
+    )
 
     jax.clear_caches()
     with _semantics.using("lane"):

@@ -50,8 +50,8 @@ def benchmark_attention(
             `implementation=`. None: all.
         rivals: By name. None: all.
         studies: `"lists"` (what making them costs), `"padding"`, `"memory"`, `"decode"`,
-            `"short"`, `"launches"` (a model of short kernels) and `"compile"` (seconds to lower
-            and to compile). None: all.
+            `"short"`, `"launches"` (a model of short kernels), `"compile"` (seconds to lower
+            and to compile) and `"bytes"` (those moved, by the least possible). None: all.
         only: A regular expression: only cells `shape/mask/name/pass`, the pass `forward` or `both`,
             in which it is found.
         minutes: After these nothing new is begun.

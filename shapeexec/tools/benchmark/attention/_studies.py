@@ -43,6 +43,7 @@ from shapeexec.tools.benchmark.attention._problems import (
 )
 from shapeexec.tools.benchmark.attention._run import Plan, Row
 from shapeexec.tools.benchmark.attention._serving import decode, short
+from shapeexec.tools.benchmark.attention._traffic import traffic
 
 Array = Any
 
@@ -114,6 +115,7 @@ STUDIES: dict[str, Callable[..., Iterator[Finding]]] = {
     "short": short,
     "launches": launches,
     "compile": compile_times,
+    "bytes": traffic,
 }
 
 
