@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from shapeexec.tools.benchmark.attention import _serving
 from shapeexec.tools.benchmark.attention._contestant import RefusalError, operands, slices
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import Pattern, Problem, pattern_of, shape_of
@@ -50,6 +51,66 @@ def test_flash_attention_is_told_the_pattern(name, monkeypatch):
     attend, more = flash_attention_3.rival.attention(problem)
     q, k, v, _ = operands(problem.shape)
     check(problem, slices(problem.shape, (attend(q, k, v, *more).reshape(q.shape),)))
+
+
+def decoded(monkeypatch, flash_mha):
+    """The findings of `decode` that name FlashAttention, where its package has this function."""
+    module = SimpleNamespace(flash_mha=flash_mha)
+    monkeypatch.setitem(sys.modules, "dew_flash_attn", module)
+    monkeypatch.setattr(flash_attention_3.rival, "absence", lambda: None)
+    call = _serving._Call(1, 4, 256, 4, 2, 16, "end", dtype="float32")
+    monkeypatch.setattr(_serving, "_ON_A_CPU", ((call,), ()))
+    monkeypatch.setattr(_serving, "_PAGES", ())
+    monkeypatch.setattr(_serving, "_COPIED", 2**10)
+    found = [(one.case, one.meaning, one.compared) for one in _serving.decode()]
+    return call.name, [one for one in found if "flash" in one[0] + one[1]]
+
+
+def at_the_end(q, k, v, *, is_causal):
+    assert is_causal
+    keep = np.arange(k.shape[1]) - np.arange(q.shape[1])[:, None] <= k.shape[1] - q.shape[1]
+    return jax.nn.dot_product_attention(q, k, v, mask=keep[None, None])
+
+
+def in_splits(q, k, v, *, is_causal, num_splits=1):
+    assert num_splits in (0, 1)
+    return at_the_end(q, k, v, is_causal=is_causal)
+
+
+def wrong(q, k, v, *, is_causal):
+    return 2 * at_the_end(q, k, v, is_causal=is_causal)
+
+
+def test_few_queries_stand_beside_flash_attention_whose_package_splits_no_keys(monkeypatch):
+    name, found = decoded(monkeypatch, at_the_end)
+    (absent, *why), (case, meaning, theirs) = found
+    assert (absent, *why) == (
+        "flash_attention_3, keys split",
+        "its package has no split keys",
+        None,
+    )
+    assert (case, meaning) == (name, "of flash_attention_3")
+    assert theirs > 0
+
+
+def test_where_the_package_splits_keys_that_is_measured_too(monkeypatch):
+    name, found = decoded(monkeypatch, in_splits)
+    assert [one[:2] for one in found] == [
+        (name, "of flash_attention_3"),
+        (name, "of flash_attention_3, keys split"),
+    ]
+
+
+def test_a_wrong_rival_of_few_queries_is_told_and_is_no_figure(monkeypatch):
+    _, (_, (_, meaning, theirs)) = decoded(monkeypatch, wrong)
+    assert re.match(r"flash_attention_3: WrongResultError: .* is off by", meaning)
+    assert theirs is None
+
+
+def test_who_is_not_beside_few_queries_is_told():
+    told = {one.case: one.meaning for one in _serving._absent()}
+    assert told["flash_attention_3"] == "not installed (dew-flash-attn-cu13)"
+    assert told["flex_attention"] == "its workers take as many queries as keys"
 
 
 def test_a_mask_of_single_pairs_is_right_for_ours_and_for_rivals():
