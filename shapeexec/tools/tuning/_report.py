@@ -21,6 +21,10 @@ class TuningRow:
         tried: How many tilings were measured.
         reason: Why there is no gain.
         is_failure: Whether a result was wrong.
+
+    Example:
+        >>> TuningRow(("4k_cpu/causal/both",), reason="out of time").name
+        '4k_cpu/causal/both'
     """
 
     cells: tuple[str, ...]

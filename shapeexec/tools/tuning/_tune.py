@@ -43,7 +43,7 @@ def tune_attention(
     minutes: float = 8.0,
     tell: Tell | None = lambda line: None,
 ) -> TuningReport:
-    """Measure the tilings that attention can have on this device, and keep what gains over 3 %.
+    """Find the fastest tilings of attention on this device, and keep what gains over 3 %.
 
     Programs that are compiled afterwards have the kept tilings, in this process and in later ones;
     those that were compiled stay as they are. Results differ in the rounding of sums alone.
