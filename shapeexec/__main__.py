@@ -18,6 +18,7 @@ from shapeexec.tools.explaining import _command as explaining
 from shapeexec.tools.planning import _command as planning
 from shapeexec.tools.profiling import _command as profiling
 from shapeexec.tools.soaking import _command as soaking
+from shapeexec.tools.tuning import _command as tuning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = parser.add_subparsers(required=True, metavar="TOOL")
     _doctor.add_command(tools)
     benchmark.add_command(tools)
+    tuning.add_command(tools)
     planning.add_command(tools)
     comparing.add_command(tools)
     explaining.add_command(tools)

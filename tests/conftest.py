@@ -9,6 +9,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Pallas' GPU interpreter keeps a thread of XLA's for each warpgroup that waits: with one for each
 # of two cores, those that wait leave none to those who are waited for.
 os.environ.setdefault("NPROC", "16")
+os.environ["SHAPEEXEC_TUNING"] = ""  # tests have the tiles that are built in
 if os.environ["JAX_PLATFORMS"] == "cpu" and os.environ.get("HYPOTHESIS_PROFILE") != "deep":
     # XLA's own passes run as ever; LLVM's behind them take a third of the time, and prove nothing.
     # Not --xla_cpu_use_fusion_emitters=false, which halves compiling: other results are NaN then.

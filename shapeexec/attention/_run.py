@@ -26,6 +26,7 @@ from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention._paging import by_page, gathered, page_numbers, without_pages
 from shapeexec.attention.backends._base import Backend, PagedBackend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose, choose_for_tangent
+from shapeexec.attention.backends._tuning import Tuning, tiling_of, tuning
 from shapeexec.attention.masks import Lengths, Mask
 from shapeexec.attention.masks._value import wide
 
@@ -34,7 +35,7 @@ B = TypeVar("B", bound=Backend)
 
 def forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     """The output and the log-sum-exp; see `Backend.forward`."""
-    return _attention_forward(*flat, call=call, platform=platform)
+    return _attention_forward(*flat, call=call, platform=platform, tuning=tuning(platform))
 
 
 def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> list[Array]:
@@ -46,7 +47,9 @@ def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> 
         along: Numbers of operands.
         platform: The platform that it is lowered for.
     """
-    return _attention_tangent(*flat, call=call, along=along, platform=platform)
+    return _attention_tangent(
+        *flat, call=call, along=along, platform=platform, tuning=tuning(platform)
+    )
 
 
 def gradient(
@@ -65,25 +68,27 @@ def gradient(
         has_d_logsumexp: Whether there is a second cotangent.
         platform: The platform that it is lowered for.
     """
-    return _attention_gradient(*flat, call=call, along=along, platform=platform)
+    return _attention_gradient(
+        *flat, call=call, along=along, platform=platform, tuning=tuning(platform)
+    )
 
 
-@functools.partial(jax.jit, static_argnames=("call", "platform"))
-def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
+@functools.partial(jax.jit, static_argnames=("call", "platform", "tuning"))
+def _attention_forward(*flat: Array, call: Call, platform: str, tuning: Tuning) -> list[Array]:
     operands, _ = split(call, flat)
     query, value = operands.query, operands.value
     if _is_empty(operands):
         batch, queries, heads, _ = query.shape
         out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
         return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
-    job = _job(operands, call, chosen=_chooser(call, platform))
+    job = _job(operands, call, chosen=_chooser(call, platform), tuning=tuning)
     key, value = job.operands.key, job.operands.value
     return [*job.backend.forward(job.signature, job.work, q=query, k=key, v=value, bias=job.bias)]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
+@functools.partial(jax.jit, static_argnames=("call", "along", "platform", "tuning"))
 def _attention_tangent(
-    *flat: Array, call: Call, along: tuple[int, ...], platform: str
+    *flat: Array, call: Call, along: tuple[int, ...], platform: str, tuning: Tuning
 ) -> list[Array]:
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
@@ -93,7 +98,7 @@ def _attention_tangent(
         numbers = page_numbers(operands)
         given |= {i: gathered(given[i], numbers) for i in KEY_AND_VALUE if i in given}
     chosen = functools.partial(choose_for_tangent, platform=platform)
-    job = _job(without_pages(operands), call, chosen=chosen)
+    job = _job(without_pages(operands), call, chosen=chosen, tuning=tuning)
     tangents = (given.get(0), given.get(1), given.get(2))
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
@@ -108,9 +113,9 @@ def _attention_tangent(
     ]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
+@functools.partial(jax.jit, static_argnames=("call", "along", "platform", "tuning"))
 def _attention_gradient(
-    *flat: Array, call: Call, along: tuple[int, ...], platform: str
+    *flat: Array, call: Call, along: tuple[int, ...], platform: str, tuning: Tuning
 ) -> list[Array]:
     operands, (out, logsumexp, d_out, *more) = split(call, flat)
     if _is_empty(operands):
@@ -121,6 +126,7 @@ def _attention_gradient(
         without_pages(operands),
         call,
         chosen=_chooser(call, platform),
+        tuning=tuning,
         is_backward=True,
         bias_gradient=bias_gradient,
         logsumexp_gradient=bool(more),
@@ -187,7 +193,12 @@ def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
 
 
 def _job(
-    operands: Operands, call: Call, *, chosen: Callable[[Signature, Mask], B], **asked: bool
+    operands: Operands,
+    call: Call,
+    *,
+    chosen: Callable[[Signature, Mask], B],
+    tuning: Tuning,
+    **asked: bool,
 ) -> _Job[B]:
     """A call for the back end that `chosen` returns; `asked` are fields of its `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
@@ -198,7 +209,8 @@ def _job(
     if not (isinstance(backend, PagedBackend) and backend.reads_pages(signature)):
         operands = without_pages(operands)
         signature = dataclasses.replace(signature, page_size=None)
-    signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
+    tiling = tiling_of(backend, signature, mask=mask, tuning=tuning)
+    signature = dataclasses.replace(signature, tile=tiling.tile, piece=tiling.piece)
     work = _work(operands, mask, signature=signature, density=call.density)
     return _Job(backend, signature, work, operands, bias)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shapeexec.tools.benchmark.shapes import ClaimRow, ShapesReport, benchmark_shapes
     from shapeexec.tools.soaking._main import soak
     from shapeexec.tools.soaking._report import SoakReport
+    from shapeexec.tools.tuning._report import TuningReport, TuningRow
+    from shapeexec.tools.tuning._tune import tune_attention
 
 __all__ = [
     "AttentionReport",
@@ -41,6 +43,8 @@ __all__ = [
     "ShapesReport",
     "SoakReport",
     "Target",
+    "TuningReport",
+    "TuningRow",
     "Validation",
     "benchmark_attention",
     "benchmark_levels",
@@ -55,6 +59,7 @@ __all__ = [
     "read_lengths",
     "read_target",
     "soak",
+    "tune_attention",
     "validate",
 ]
 
@@ -69,6 +74,9 @@ _LATE = {
     "benchmark_shapes": "benchmark.shapes",
     "SoakReport": "soaking._report",
     "soak": "soaking._main",
+    "TuningReport": "tuning._report",
+    "TuningRow": "tuning._report",
+    "tune_attention": "tuning._tune",
 }
 """By name where it is; what is heavy is in no `__init__`, which command lines import."""
 

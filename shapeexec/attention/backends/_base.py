@@ -18,6 +18,19 @@ Side = Literal["query", "key"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Tiling:
+    """How a back end divides a call.
+
+    Attributes:
+        tile: Queries and keys of a tile of the lists.
+        piece: Keys of a tile that the kernel takes at a time; None: as many as it takes by itself.
+    """
+
+    tile: tuple[int, int]
+    piece: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Signature:
     """The static part of a call; equal signatures run the same kernels.
 
@@ -35,6 +48,7 @@ class Signature:
         logsumexp_gradient: Whether the log-sum-exp has a cotangent.
         deterministic: Whether equal calls must give equal gradients, bit by bit.
         page_size: Positions of a page, where k and v are pages; None: they are not.
+        piece: See `Tiling`.
     """
 
     batch: int
@@ -54,6 +68,7 @@ class Signature:
     logsumexp_gradient: bool = False
     deterministic: bool = True
     page_size: int | None = None
+    piece: int | None = None
 
     @property
     def group(self) -> int:
@@ -216,6 +231,24 @@ class PagedBackend(Backend, Protocol):
 
     def reads_pages(self, signature: Signature) -> bool:
         """Whether it does so of a call; otherwise it is given keys and values in one array.
+
+        It is called before `tile`: the signature's tile is not set yet.
+        """
+        ...
+
+
+@runtime_checkable
+class TunableBackend(Backend, Protocol):
+    """A family of kernels that can divide a call in several ways, of which one may be faster.
+
+    Attributes:
+        name: Its name in the table of back ends.
+    """
+
+    name: str
+
+    def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
+        """What it can run, its own choice first; results differ in the rounding of sums alone.
 
         It is called before `tile`: the signature's tile is not set yet.
         """

@@ -7,7 +7,10 @@ Whether a back end runs on it is up to the back end.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -19,10 +22,28 @@ HOPPER = (9, 0)
 """The compute capability of an H100 or H200."""
 
 _MULTIPROCESSORS = 132  # of an H100 or H200
+_ASSUMED: contextvars.ContextVar[tuple[int, int] | None] = contextvars.ContextVar(
+    "assumed", default=None
+)
+
+
+@contextlib.contextmanager
+def assumed(capability: tuple[int, int]) -> Generator[None]:
+    """Lower as if a GPU of this compute capability were here, to measure what lowering takes.
+
+    JAX's caches keep what is lowered meanwhile: clear them afterwards.
+    """
+    token = _ASSUMED.set(capability)
+    try:
+        yield
+    finally:
+        _ASSUMED.reset(token)
 
 
 def compute_capability() -> tuple[int, int] | None:
     """The compute capability of the first NVIDIA GPU; None if this process has none."""
+    if assumed := _ASSUMED.get():
+        return assumed
     device = _first()
     if device is None:
         return None

@@ -25,13 +25,14 @@ from shapeexec.attention.backends._base import (
     Residuals,
     Side,
     Signature,
+    Tiling,
     Work,
     is_valid,
     whole_tiles,
 )
 from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
-from shapeexec.attention.backends.mosaic_gpu._forward import forward
+from shapeexec.attention.backends.mosaic_gpu._forward import forward, takes_whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
@@ -44,6 +45,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
     unpacked,
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._semantics import semantics
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
@@ -56,8 +58,11 @@ class MosaicGpu:
     """See the module.
 
     Attributes:
+        name: See `TunableBackend`.
         interpret: Parameters of Pallas' GPU interpreter, to run on the CPU; None: on the device.
     """
+
+    name = "mosaic_gpu"
 
     def __init__(self, interpret: Any = None) -> None:
         self.interpret = interpret
@@ -66,6 +71,13 @@ class MosaicGpu:
         """The tile that two warpgroups compute together; all queries, if they are few."""
         del mask
         return (signature.query_size if _few.are_few(signature) else TILE), TILE
+
+    def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
+        """Its own, and forward half a tile of keys at a time, where it takes a whole one."""
+        own = Tiling(self.tile(signature, mask))
+        if signature.is_backward or _few.are_few(signature) or not takes_whole_tiles(signature):
+            return (own,)
+        return own, dataclasses.replace(own, piece=TILE // 2)
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes half precision and heads up to 256, on Hopper; it computes no bias gradient."""
@@ -163,6 +175,7 @@ class MosaicGpu:
             rule=rule_of(mask, modifier),
             programs=_device.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
+            semantics=semantics(),
         )
         return _Prepared(config, work, jax.tree.leaves((mask, modifier)))
 

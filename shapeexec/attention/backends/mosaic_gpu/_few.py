@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature
-from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu import _ring, _semantics
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -144,12 +144,13 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
     vectors = sparsity.column_dtypes(config, side="query")
     of_rows = plgpu.SMEM((readers, ROWS), jnp.float32)
+    of_sums = _semantics.of_sums(config.semantics)
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
         # 0 * padding may be NaN, so clear values behind the valid length.
         "values": ring(form.steps[1], rows=rows, columns=value_columns, clears=True),
-        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32),
+        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=of_sums),
         "of_rows": [of_rows for _ in config.weights.empty_statistics],
     }
     if config.interpret is None:

@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
@@ -38,7 +38,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-_STEPS = 2  # pieces of keys and values in the ring
+_STEPS = 2  # pieces of keys and values in the ring; twice as many of half a tile
 _REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory
 
 
@@ -50,10 +50,10 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
     """
     batch, queries, heads, _ = q.shape
     widest = max(config.columns)
-    key_rows = _key_rows(config)
+    key_rows, steps = _pieces(config)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
-    ring = functools.partial(_ring.scratch, _STEPS, rows=key_rows, dtype=q.dtype)
+    ring = functools.partial(_ring.scratch, steps, rows=key_rows, dtype=q.dtype)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
@@ -82,9 +82,18 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
     )
 
 
-def _key_rows(config: Config) -> int:
-    """Keys of a piece: as many as there are registers for scores."""
-    return TILE if max(config.columns) <= 128 else TILE // 2
+def takes_whole_tiles(signature: Signature) -> bool:
+    """Whether there are registers for the scores of a whole tile of keys."""
+    return max(signature.head_size, signature.value_size) <= 128
+
+
+def _pieces(config: Config) -> tuple[int, int]:
+    """Keys of a piece, and how many pieces are on their way."""
+    signature = config.signature
+    if not takes_whole_tiles(signature):
+        return TILE // 2, _STEPS
+    rows = signature.piece or TILE
+    return rows, _STEPS * TILE // rows
 
 
 def _kernel(

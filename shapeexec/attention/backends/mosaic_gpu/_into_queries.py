@@ -22,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _semantics
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
@@ -209,9 +210,10 @@ def into_queries(
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `IntoQueries` needs, by the names of its attributes."""
     half = config.columns[0] // WARPGROUPS
+    of_sums = _semantics.of_sums(config.semantics)
     return {
         "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32),
+        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32, transforms=of_sums),
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }

@@ -26,6 +26,7 @@ from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule
+from shapeexec.attention.backends.mosaic_gpu._semantics import Semantics, parameters
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     WARPGROUPS,
@@ -46,12 +47,14 @@ class Config:
         rule: The static part of mask and bias.
         programs: How many run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
+        semantics: How Mosaic lowers the kernels.
     """
 
     signature: Signature
     rule: Rule
     programs: int
     interpret: Any = None
+    semantics: Semantics = "warpgroup"
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -218,7 +221,7 @@ def start(
         grid_names=("program",),
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        compiler_params=plgpu.CompilerParams(approx_math=True, **parameters(config.semantics)),
         **({} if config.interpret is None else {"interpret": config.interpret}),
     )(*flat)
 

@@ -10,6 +10,8 @@ This module decides which calls it can run and how large a tile is; the kernels 
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
+import itertools
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import (
     Residuals,
     Signature,
+    Tiling,
     Work,
     refusal_of_sizes,
     whole_tiles,
@@ -44,6 +47,8 @@ _LARGEST_HEAD = 256
 _LANES = 128
 _SIDE = 512
 """Most queries or keys of a tile: large enough for products to hide the fetches."""
+_SIDES = (256, 128)
+"""Smaller sides that `tune` tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +57,11 @@ class _MosaicTpu:
 
     Attributes:
         interpret: Whether kernels run in Pallas' interpreter, on any device.
+        name: See `TunableBackend`.
     """
 
     interpret: bool = False
+    name: str = "mosaic_tpu"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """As large as `_SIDE`; as small as the lanes if the mask contains a block mask."""
@@ -65,6 +72,15 @@ class _MosaicTpu:
             for size in (signature.query_size, signature.key_size)
         )
         return queries, keys
+
+    def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
+        """Its own, and smaller ones whose lists fit into scalar memory."""
+        own = self.tile(signature, mask)
+        queries, keys = ((side, *(n for n in _SIDES if n < side)) for side in own)
+        first, *others = itertools.product(queries, keys)
+        asked = asked_by_mask(named(mask), _at_side(signature, _LANES))
+        fits = functools.partial(_refusal_of_lists, signature, mask, asked=asked)
+        return Tiling(first), *(Tiling(tile) for tile in others if fits(tile=tile) is None)
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """Masks of positions, of arrays and of tiles; biases without a table."""

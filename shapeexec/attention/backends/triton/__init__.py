@@ -7,12 +7,19 @@ This module decides which calls it can run and how large a tile is; the kernels 
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import itertools
 from typing import Any
 
 from jax import Array
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Residuals, Signature, Work, refusal_of_sizes
+from shapeexec.attention.backends._base import (
+    Residuals,
+    Signature,
+    Tiling,
+    Work,
+    refusal_of_sizes,
+)
 from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
@@ -31,15 +38,23 @@ class _Triton:
 
     Attributes:
         interpret: Whether kernels run in Pallas' interpreter, on any device.
+        name: See `TunableBackend`.
     """
 
     interpret: bool = False
+    name: str = "triton"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """As large as shared memory holds tiles, and no larger than the arrays."""
         row = _bytes_of_row(signature)
         side = max(_LEAST_SIDE, min(_LARGEST_SIDE, _SIDE_BYTES // row))
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
+
+    def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
+        """Its own, and tiles of half its sides: larger ones may not fit into shared memory."""
+        own = self.tile(signature, mask)
+        queries, keys = ((side, max(_LEAST_SIDE, side // 2)) for side in own)
+        return tuple(dict.fromkeys(map(Tiling, itertools.product(queries, keys))))
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes all masks that lower in a kernel, and head sizes up to 256."""

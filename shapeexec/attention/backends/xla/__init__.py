@@ -8,12 +8,13 @@ or in f64 if the operands are that. Equal calls give equal bits.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from jax import Array
 
-from shapeexec.attention.backends._base import Residuals, Signature, Work
+from shapeexec.attention.backends._base import Residuals, Signature, Tiling, Work
 from shapeexec.attention.backends.xla._bias import as_modifier
 from shapeexec.attention.backends.xla._groups import Setting
 from shapeexec.attention.backends.xla._passes import backward_group, forward_group, tangent_group
@@ -27,10 +28,16 @@ _FEW = 16
 """With so few queries a step of the loop costs as much as its arithmetic on `_TILE` keys."""
 _LONG_TILE = 256
 """The keys of a tile then."""
+_SIDES = (64, 128, 256, 512)
+"""Sides that `tune` tries."""
+_MOST_PAIRS = 2 * _LONG_TILE**2
+"""Pairs of a tile: their scores, of some heads together, are what memory is needed for."""
 
 
 class _Xla:
     """See the module."""
+
+    name = "xla"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """At most `_TILE`, but short sequences are one tile, and few queries have longer ones."""
@@ -40,6 +47,15 @@ class _Xla:
         if signature.page_size is not None:
             of_keys = _whole_pages(of_keys, signature.page_size)
         return _side(queries, _TILE), of_keys
+
+    def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
+        """Tiles of other sides; pages have its own alone."""
+        own = Tiling(self.tile(signature, mask))
+        if signature.page_size is not None:
+            return (own,)
+        queries, keys = map(_sides, (signature.query_size, signature.key_size))
+        others = (Tiling(tile) for tile in itertools.product(queries, keys) if _is_handy(tile))
+        return tuple(dict.fromkeys((own, *others)))
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes any mask on any platform."""
@@ -115,6 +131,17 @@ class _Xla:
 
 def _side(size: int, longest: int) -> int:
     return size if size <= _ONE_TILE else longest
+
+
+def _sides(size: int) -> list[int]:
+    """The sides that may be faster along an axis of this size: all of it, if it is short."""
+    return [side for side in _SIDES if side < size] + [size] * (size <= _SIDES[-1])
+
+
+def _is_handy(tile: tuple[int, int]) -> bool:
+    """Whether scores of the tile are as many as a cache holds, and sides not too unequal."""
+    shorter, longer = sorted(tile)
+    return shorter * longer <= _MOST_PAIRS and (longer <= 4 * shorter or shorter <= _FEW)
 
 
 def _whole_pages(tile: int, page: int) -> int:

@@ -30,11 +30,13 @@ def add_command(names: Any) -> None:
     )
     lists = {
         "shapes": "by name (4k_128), or as BxTxNxKxD:dtype (1x512x4x2x64:float32)",
-        "masks": "full, causal, window, documents, randomP (P percent of the tiles), alibi",
+        "masks": "full, causal, window, documents, randomP (P percent of the tiles), elementsP "
+        "(P percent of the single pairs), alibi",
         "implementations": "default, any_bits (deterministic=False), or those of implementation=; "
         "all that can run, if left out",
         "rivals": "by name; all, if left out; none",
-        "studies": "lists (what making them costs), padding, memory, decode, short; none",
+        "studies": "lists (what making them costs), padding, memory, decode, short, launches, "
+        "compile, bytes; none",
     }
     for name, about in lists.items():
         parser.add_argument(f"--{name}", metavar="NAME,...", help=about)

@@ -41,11 +41,13 @@ class Measurement:
         timing: How long a call takes.
         compile_seconds: From the function to what can be run.
         temporary_bytes: Beside arguments and results; None: nobody can tell.
+        lower_seconds: To trace and lower it, a part of `compile_seconds`; None: nobody can tell.
     """
 
     timing: Timing
     compile_seconds: float
     temporary_bytes: int | None
+    lower_seconds: float | None = None
 
 
 class Contestant(Protocol):
@@ -130,17 +132,25 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
     }
 
 
+def why_not(name: str, error: Exception) -> str:
+    """Why a contestant of this name refused, in words that follow "because"."""
+    if isinstance(error, BackendError):
+        return (error.why or error.what).removeprefix(f"{name} because ")
+    return str(error)
+
+
 _LOWERS = threading.Lock()
 """Lowering is Python: threads do not speed it up, so it runs under a lock and is timed alone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled JAX function, and its cost."""
+    """A compiled JAX function, and its cost; see `Measurement`."""
 
     call: Callable[..., Any]
     compile_seconds: float
     temporary_bytes: int | None
+    lower_seconds: float
 
 
 def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Program:
@@ -148,10 +158,12 @@ def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Progra
     with _LOWERS:
         start = time.perf_counter()
         lowered = jax.jit(function).lower(*arguments)
+        lower_seconds = time.perf_counter() - start
     program = lowered.compile()
     seconds = time.perf_counter() - start
     memory = program.memory_analysis()
-    return Program(program, seconds, None if memory is None else int(memory.temp_size_in_bytes))
+    temporary = None if memory is None else int(memory.temp_size_in_bytes)
+    return Program(program, seconds, temporary, lower_seconds)
 
 
 @dataclasses.dataclass(eq=False)
@@ -206,12 +218,13 @@ class JaxContestant:
         try:
             program = self._programs[cell].result()
         except BackendError as error:
-            reason = (error.why or error.what).removeprefix(f"{self.name} because ")
-            raise RefusalError(reason) from error
+            raise RefusalError(why_not(self.name, error)) from error
         _, arguments = self.function(cell)
         check(slices(cell.problem.shape, program.call(*arguments)))
         timing = clock(program.call, arguments)
-        return Measurement(timing, program.compile_seconds, program.temporary_bytes)
+        return Measurement(
+            timing, program.compile_seconds, program.temporary_bytes, program.lower_seconds
+        )
 
     def forget(self) -> None:
         """See `Contestant`."""

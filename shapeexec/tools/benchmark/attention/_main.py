@@ -43,13 +43,15 @@ def benchmark_attention(
     Args:
         shapes: By name, such as `"4k_128"`, or as `"1x512x4x2x64:float32"`: batch, length, heads,
             key heads, head size and dtype. None: those for this device.
-        masks: By name: `"full"`, `"causal"`, `"window"`, `"documents"`, `"alibi"`, and `"random10"`
-            for 10 percent of the tiles. None: those for this device.
+        masks: By name: `"full"`, `"causal"`, `"window"`, `"documents"`, `"alibi"`, `"random10"`
+            for 10 percent of the tiles, and `"elements10"` for 10 percent of the single pairs.
+            None: those for this device.
         implementations: `"default"`, `"any_bits"` (`deterministic=False`), and those of
             `implementation=`. None: all.
         rivals: By name. None: all.
-        studies: `"lists"` (what making them costs), `"padding"`, `"memory"`, `"decode"` and
-            `"short"`. None: all.
+        studies: `"lists"` (what making them costs), `"padding"`, `"memory"`, `"decode"`,
+            `"short"`, `"launches"` (a model of short kernels), `"compile"` (seconds to lower
+            and to compile) and `"bytes"` (those moved, by the least possible). None: all.
         only: A regular expression: only cells `shape/mask/name/pass`, the pass `forward` or `both`,
             in which it is found.
         minutes: After these nothing new is begun.
@@ -129,7 +131,7 @@ def _measure(
                     say(f"{name}: out of time")
                     continue
                 say(f"{name}: compiling and measuring")
-                findings.extend(STUDIES[name](plan.shapes, plan.patterns, rows))
+                findings.extend(STUDIES[name](plan, rows))
             measure_rank(1)
         except KeyboardInterrupt:  # the measurements so far are reported
             say("interrupted")

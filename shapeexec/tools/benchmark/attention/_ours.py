@@ -9,16 +9,14 @@ Others' functions are in `rivals`.
 # pyright: reportUnknownVariableType=false
 
 import functools
-import operator
 from typing import Any
-
-import jax.numpy as jnp
 
 import shapeexec as sx
 from shapeexec.attention.backends._registry import IMPLEMENTATIONS
 from shapeexec.attention.masks import Mask
 from shapeexec.tools.benchmark.attention._contestant import JaxContestant
-from shapeexec.tools.benchmark.attention._problems import TILE, Pattern, Problem
+from shapeexec.tools.benchmark.attention._masks import mask_of
+from shapeexec.tools.benchmark.attention._problems import Problem
 
 Array = Any
 DEFAULT = "default"
@@ -30,21 +28,6 @@ ANY_BITS = "any_bits"
 def contestants() -> tuple[JaxContestant, ...]:
     """All of ours."""
     return tuple(map(_contestant, (DEFAULT, ANY_BITS, *IMPLEMENTATIONS)))
-
-
-def mask_of(pattern: Pattern, length: int) -> Mask:
-    """A pattern as a mask of this library."""
-    if pattern.density is not None:
-        kinds = pattern.tiles(length).astype("uint8") * 2
-        return sx.BlockMask(kinds, (TILE, TILE), (length, length))
-    masks: list[Mask] = []
-    if pattern.is_causal:
-        masks.append(sx.Causal())
-    if pattern.window is not None:
-        masks.append(sx.SlidingWindow(pattern.window - 1, 0 if pattern.is_causal else None))
-    if pattern.documents:
-        masks.append(sx.Documents(jnp.asarray(pattern.document_ids(length))))
-    return functools.reduce(operator.and_, masks or [sx.Full()])
 
 
 def _contestant(name: str) -> JaxContestant:

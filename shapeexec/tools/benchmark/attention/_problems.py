@@ -46,6 +46,8 @@ class Pattern:
         documents: How many documents of uneven length there are; keys of the same one only.
         density: The share of 128-tiles, chosen at random, that are left; the diagonal is kept.
             It stands alone.
+        pair_share: The share of single pairs, chosen at random, that are left; the diagonal is
+            kept. It stands alone.
         has_alibi: Whether ALiBi's bias is added to the scores.
     """
 
@@ -54,6 +56,7 @@ class Pattern:
     window: int | None = None
     documents: int = 0
     density: float | None = None
+    pair_share: float | None = None
     has_alibi: bool = False
 
     def document_lengths(self, length: int) -> np.ndarray:
@@ -84,10 +87,15 @@ class Pattern:
         chosen.ravel()[np.random.default_rng(0).choice(rest, more, replace=False)] = True
         return chosen
 
+    def elements(self, length: int) -> np.ndarray:
+        """Which pairs are left, bool[length, length]; see `pair_share`."""
+        assert self.pair_share is not None
+        return random_pairs(self.pair_share, length)
+
     def ranges(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """The first key of each query, and the one behind its last; i64[length] each.
 
-        For patterns without random tiles.
+        For patterns without random tiles or pairs.
         """
         position = np.arange(length)
         first, behind = np.zeros(length, np.int64), np.full(length, length)
@@ -105,8 +113,20 @@ class Pattern:
         """How many pairs of query and key are unmasked, in one head."""
         if self.density is not None:
             return int(self.tiles(length).sum()) * TILE * TILE
+        if self.pair_share is not None:
+            return int(self.elements(length).sum())
         first, behind = self.ranges(length)
         return int((behind - first).sum())
+
+
+@functools.lru_cache(maxsize=2)  # as many as a run goes to and fro between
+def random_pairs(share: float, length: int) -> np.ndarray:
+    """A random share of all pairs, and the diagonal: bool[length, length]."""
+    random, pairs = np.random.default_rng(0), np.eye(length, dtype=bool)
+    for row in range(length):  # all numbers at once would be four times the mask
+        pairs[row] |= random.random(length, np.float32) < share
+    pairs.flags.writeable = False
+    return pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +186,11 @@ PATTERNS = {
         Pattern("random10", density=0.1),
         Pattern("random5", density=0.05),
         Pattern("alibi", is_causal=True, has_alibi=True),
+        Pattern("random90", density=0.9),
+        Pattern("random70", density=0.7),
+        Pattern("random30", density=0.3),
+        Pattern("elements50", pair_share=0.5),
+        Pattern("elements10", pair_share=0.1),
     )
 }
 _OF_DEVICE = {
@@ -200,18 +225,23 @@ def shape_of(name: str) -> Shape:
 
 
 def pattern_of(name: str) -> Pattern:
-    """A mask by its name; `randomP` has P percent of the tiles.
+    """A mask by its name.
+
+    `randomP` has P percent of the tiles, `elementsP` P percent of the single pairs.
 
     Raises:
         ConfigError: None is called so.
     """
     if name in PATTERNS:
         return PATTERNS[name]
-    found = re.fullmatch(r"random(\d+)", name)
-    if found is None or not 0 < int(found.group(1)) <= 100:
+    found = re.fullmatch(r"(random|elements)(\d+)", name)
+    if found is None or not 0 < int(found.group(2)) <= 100:
         raise ConfigError(
             f"there is no mask {name!r}.",
             option="masks",
-            fix=f"{', '.join(PATTERNS)}, or random and a percentage",
+            fix=f"{', '.join(PATTERNS)}, or random or elements and a percentage",
         )
-    return Pattern(name, density=int(found.group(1)) / 100)
+    share = int(found.group(2)) / 100
+    if found.group(1) == "random":
+        return Pattern(name, density=share)
+    return Pattern(name, pair_share=share)

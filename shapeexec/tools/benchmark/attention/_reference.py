@@ -55,6 +55,8 @@ def dense_mask(pattern: Pattern, length: int) -> Array:
     """Every pair, bool[length, length]."""
     if pattern.density is not None:
         return jnp.repeat(jnp.repeat(jnp.asarray(pattern.tiles(length)), TILE, 0), TILE, 1)
+    if pattern.pair_share is not None:
+        return jnp.asarray(pattern.elements(length))
     first, behind = (jnp.asarray(end, jnp.int32)[:, None] for end in pattern.ranges(length))
     position = jnp.arange(length, dtype=jnp.int32)
     return (first <= position) & (position < behind)

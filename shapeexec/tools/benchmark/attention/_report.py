@@ -14,7 +14,7 @@ from typing import Any
 
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import DEFAULT
-from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
+from shapeexec.tools.benchmark.attention._problems import PASSES, TILE, Pass
 from shapeexec.tools.benchmark.attention._run import Row
 
 
@@ -51,7 +51,9 @@ class AttentionReport:
             ", ".join(f"{name} {value}" for name, value in self.machine.items()),
             "TFLOP/s of unmasked pairs, forward / forward with backward:",
             _table(*_speeds(self.rows)),
+            _meaning_of_tiles(self.rows),
             _clocks(self.rows),
+            *_compiling(self.rows),
             *_studies(self.findings),
             *_reasons(self.rows),
             *(f"{name}: {why}" for name, why in self.absent.items()),
@@ -101,17 +103,67 @@ def speed_up(
 def _speeds(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     names = contestants(rows)
     by_place = {(row.shape, row.mask, row.passes, row.contestant): row for row in rows}
-    places = {(row.shape, row.mask): row.density for row in rows if row.milliseconds}
+    places = {
+        (row.shape, row.mask): (row.density, row.tile_density) for row in rows if row.milliseconds
+    }
     lines = []
-    for (shape, mask), density in places.items():
-        line = [shape, mask, f"{density:.1%}"]
+    for (shape, mask), densities in places.items():
+        line = [shape, mask, *(f"{density:.1%}" for density in densities)]
         for name in names:
             both = [by_place.get((shape, mask, passes, name)) for passes in PASSES]
             figures = [_figure(row.teraflops if row else None) for row in both]
-            line.append("" if figures == ["-", "-"] else " / ".join(figures))
+            line.append(_of_both(figures))
         line.append(_against_the_best(rows, shape, mask=mask))
         lines.append(line)
-    return ["shape", "mask", "unmasked", *names, "ours / best rival"], lines
+    return ["shape", "mask", "unmasked", "tiles", *names, "ours / best rival"], lines
+
+
+def _of_both(passes: list[str]) -> str:
+    return "" if passes == ["-", "-"] else " / ".join(passes)
+
+
+def _meaning_of_tiles(rows: Sequence[Row]) -> str:
+    """What the share of tiles says, where it is not that of pairs."""
+    measured = [row for row in rows if row.milliseconds]
+    if all(row.density == row.tile_density for row in measured):
+        return ""
+    about = (
+        f"tiles: the share of {TILE} x {TILE} tiles that hold an unmasked pair "
+        "(BlockMask.density); ours computes all pairs of these."
+    )
+    names = dict.fromkeys(row.mask for row in measured if row.tile_density == 1 and row.density < 1)
+    if not names:
+        return about
+    return (
+        f"{about}\nAt 100.0% ({', '.join(names)}) no tile can be skipped: it costs what a full "
+        "mask costs, and reading the mask."
+    )
+
+
+def _compiling(rows: Sequence[Row]) -> list[str]:
+    """Seconds to lower and to compile each program."""
+    names = list(dict.fromkeys(row.contestant for row in rows if row.compile_seconds is not None))
+    if not names:
+        return []
+    by_place = {(row.shape, row.mask, row.passes, row.contestant): row for row in rows}
+    lines = [
+        [shape, mask]
+        + [
+            _of_both([_stages(by_place.get((shape, mask, passes, name))) for passes in PASSES])
+            for name in names
+        ]
+        for shape, mask in dict.fromkeys((row.shape, row.mask) for row in rows)
+    ]
+    told = "Seconds to trace and lower + to compile, while others compile too:"
+    return [told, _table(["shape", "mask", *names], lines)]
+
+
+def _stages(row: Row | None) -> str:
+    if row is None or row.compile_seconds is None:
+        return "-"
+    if row.lower_seconds is None:
+        return f"{row.compile_seconds:.2f}"
+    return f"{row.lower_seconds:.2f}+{row.compile_seconds - row.lower_seconds:.2f}"
 
 
 def _clocks(rows: Sequence[Row]) -> str:
@@ -140,13 +192,19 @@ def _studies(findings: Sequence[Finding]) -> list[str]:
         [
             one.study,
             one.case,
-            f"{one.value:.4g} {one.unit}",
-            f"{one.compared:.4g} {one.unit}",
-            f"{one.ratio:.3g} {one.meaning}",
+            _amount(one.value, one.unit),
+            _amount(one.compared, one.unit),
+            one.meaning if one.ratio is None else f"{one.ratio:.3g} {one.meaning}".rstrip(),
         ]
         for one in findings
     ]
     return [_table(["study", "case", "value", "compared with", "ratio"], lines)] if lines else []
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}".rstrip() if value >= 1000 else f"{value:.4g} {unit}".rstrip()
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:

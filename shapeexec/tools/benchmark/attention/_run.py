@@ -21,6 +21,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     RefusalError,
     operands,
 )
+from shapeexec.tools.benchmark.attention._masks import tile_density
 from shapeexec.tools.benchmark.attention._problems import (
     PASSES,
     Cell,
@@ -44,11 +45,13 @@ class Row:
         contestant: Who.
         is_ours: Whether it is a back end of this library.
         density: The share of unmasked pairs.
+        tile_density: The share of 128-tiles that hold one: `BlockMask.density`.
         milliseconds: By `clock`. None: see `reason`.
         clock: "device" if they are the sum of its kernels, "host" where nobody can tell.
         wall_milliseconds: By the host's clock, of a queue of calls.
         teraflops: A second, of products on unmasked pairs, by `milliseconds`.
         compile_seconds: From the function to what can be run, while others compile too.
+        lower_seconds: To trace and lower it, a part of these; None: nobody can tell.
         temporary_bytes: Beside arguments and results.
         kernels: Each kernel's name and milliseconds.
         reason: Why there is no figure.
@@ -62,11 +65,13 @@ class Row:
     contestant: str
     is_ours: bool
     density: float
+    tile_density: float
     milliseconds: float | None = None
     clock: str | None = None
     wall_milliseconds: float | None = None
     teraflops: float | None = None
     compile_seconds: float | None = None
+    lower_seconds: float | None = None
     temporary_bytes: int | None = None
     kernels: tuple[tuple[str, float], ...] = ()
     reason: str | None = None
@@ -169,6 +174,7 @@ def _row(
         contestant=contestant.name,
         is_ours=contestant.is_ours,
         density=problem.density,
+        tile_density=tile_density(problem.pattern, problem.shape.length),
         reason=reason,
         is_failure=is_failure,
     )
@@ -183,6 +189,7 @@ def _with_figures(row: Row, cell: Cell, *, measurement: Measurement) -> Row:
         wall_milliseconds=timing.wall,
         teraflops=cell.problem.operations(cell.passes) / timing.best_known / 1e9,
         compile_seconds=measurement.compile_seconds,
+        lower_seconds=measurement.lower_seconds,
         temporary_bytes=measurement.temporary_bytes,
         kernels=timing.kernels,
     )

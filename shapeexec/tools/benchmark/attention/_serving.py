@@ -10,6 +10,8 @@ formula before it is timed. How a program is timed is up to `_clock`.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -19,14 +21,16 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.tools.benchmark.attention._clock import clock
-from shapeexec.tools.benchmark.attention._contestant import compiled
+from shapeexec.tools.benchmark.attention._contestant import RefusalError, compiled
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
+from shapeexec.tools.benchmark.attention.rivals import flash_attention_3
 
 Array = Any
 _CHAINED = 10  # calls in a program
 _COPIED = 2**29  # bytes of the copy that tells the bandwidth
-_RIVALS = ("cudnn", "xla")
+_OF_JAX = ("cudnn", "xla")
+_FLASH, _SPLIT = "flash_attention_3", "flash_attention_3, keys split"
 _PAGES = (64, 128)  # rows of a page
 _Mask = Literal["full", "causal", "end", "tree", "documents"]
 
@@ -129,18 +133,46 @@ class _Call:
 
         return attend
 
-    def check(self, arguments: tuple[Array, ...], given: tuple[Array, ...]) -> None:
-        """Compare our result for the last example with the formula in f32.
+    def flash(self, *, splits: bool) -> Callable[..., Array]:
+        """The function of FlashAttention 3, whose causal masks are at the end as it stands.
+
+        Raises:
+            RefusalError: It is not here, or takes no such call.
+        """
+        if reason := flash_attention_3.rival.missing():
+            raise RefusalError(reason)
+        attend = importlib.import_module(flash_attention_3.MODULE).flash_mha
+        if splits and "num_splits" not in inspect.signature(attend).parameters:
+            raise RefusalError("its package has no split keys")
+        if self.is_ragged or self.mask in ("tree", "documents"):
+            raise RefusalError("it takes no such mask, nor lengths of keys in one array")
+        options = {"num_splits": 0} if splits else {}  # 0: as many as it finds best
+        is_causal = self.mask != "full"
+
+        def of_arrays(q: Array, k: Array, v: Array, *_: Array) -> Array:  # noqa: PLR0917 - the operands of attention
+            return attend(q, k, v, is_causal=is_causal, **options)
+
+        return of_arrays
+
+    def check(
+        self,
+        arguments: tuple[Array, ...],
+        given: tuple[Array, ...],
+        *,
+        attend: Callable[..., Array] | None = None,
+    ) -> None:
+        """Compare a result for the last example with the formula in f32.
 
         Args:
             arguments: What the formula takes.
-            given: What our function takes: the same, or that in pages.
+            given: What the function takes: the same, or that in pages.
+            attend: The function; None: ours.
 
         Raises:
             WrongResultError: They differ by more than rounding.
         """
         q, k, v, _, array = arguments
-        got = np.asarray(jax.jit(self.ours)(*given)[-1], np.float32)
+        got = np.asarray(jax.jit(attend or self.ours)(*given)[-1], np.float32)
         k, v = (
             jnp.repeat(x[-1].astype(np.float32), self.heads // self.key_heads, 1) for x in (k, v)
         )
@@ -200,11 +232,13 @@ def decode(*_: Sequence[Any]) -> Iterator[Finding]:
     """Few queries against a cache: by the best rival, by reading the cache once, and in pages."""
     on_gpu = jax.default_backend() == "gpu"
     bandwidth = _bandwidth()
+    yield from _absent()
     for call in _DECODE if on_gpu else _ON_A_CPU[0]:
         arguments = call.arguments()
         call.check(arguments, arguments)
         mine = _microseconds(call.ours, arguments)
         yield from _against_rivals("decode", call, arguments=arguments, mine=mine)
+        yield from _against_flash(call, arguments=arguments, mine=mine)
         once = 1e6 * call.cache_bytes / bandwidth
         meaning = "of reading the cache as fast as a copy does"
         yield Finding("decode", call.name, "us", mine, once, meaning)
@@ -229,7 +263,7 @@ def _against_rivals(
     study: str, call: _Call, *, arguments: tuple[Array, ...], mine: float
 ) -> Iterator[Finding]:
     times: dict[str, float] = {}
-    for rival in _RIVALS:
+    for rival in _OF_JAX:
         try:
             times[rival] = _microseconds(call.theirs(rival), arguments)
         except (ValueError, RuntimeError):  # so refuses jax.nn
@@ -237,6 +271,33 @@ def _against_rivals(
     if times:
         best = min(times, key=lambda rival: times[rival])
         yield Finding(study, call.name, "us", mine, times[best], f"of jax.nn with {best}")
+
+
+def _absent() -> Iterator[Finding]:
+    """Who is not beside ours in any call, and why."""
+    probe = _DECODE[0]
+    for name in (_FLASH, _SPLIT):
+        try:
+            probe.flash(splits=name == _SPLIT)
+        except RefusalError as error:
+            yield Finding("decode", name, "us", None, None, str(error))
+    why = "its workers take as many queries as keys"
+    yield Finding("decode", "flex_attention", "us", None, None, why)
+
+
+def _against_flash(call: _Call, *, arguments: tuple[Array, ...], mine: float) -> Iterator[Finding]:
+    for name in (_FLASH, _SPLIT):
+        try:
+            attend = call.flash(splits=name == _SPLIT)
+            call.check(arguments, arguments, attend=attend)
+            theirs = _microseconds(attend, arguments)
+        except RefusalError:  # told once, by `_absent`, or of a call that it does not take
+            continue
+        except Exception as error:  # as in rows: a failing rival ends nothing
+            told = f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+            yield Finding("decode", call.name, "us", mine, None, told)
+        else:
+            yield Finding("decode", call.name, "us", mine, theirs, f"of {name}")
 
 
 def _microseconds(attend: Callable[..., Array], arguments: tuple[Array, ...]) -> float:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import shapeexec as sx
 from shapeexec.attention._call_lists import call_lists
 from shapeexec.tools.benchmark.attention._clock import clock
+from shapeexec.tools.benchmark.attention._compiling import compile_times
 from shapeexec.tools.benchmark.attention._contestant import (
     Program,
     compiled,
@@ -29,25 +30,25 @@ from shapeexec.tools.benchmark.attention._contestant import (
     operands,
 )
 from shapeexec.tools.benchmark.attention._finding import Finding
-from shapeexec.tools.benchmark.attention._ours import DEFAULT, mask_of
+from shapeexec.tools.benchmark.attention._launches import launches
+from shapeexec.tools.benchmark.attention._masks import mask_of
+from shapeexec.tools.benchmark.attention._ours import DEFAULT
 from shapeexec.tools.benchmark.attention._problems import (
     PASSES,
     TILE,
     Cell,
     Pass,
-    Pattern,
     Problem,
     Shape,
 )
-from shapeexec.tools.benchmark.attention._run import Row
+from shapeexec.tools.benchmark.attention._run import Plan, Row
 from shapeexec.tools.benchmark.attention._serving import decode, short
+from shapeexec.tools.benchmark.attention._traffic import traffic
 
 Array = Any
 
 
-def lists(
-    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
-) -> Iterator[Finding]:
+def lists(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
     """The cost of making the lists of tiles on the device, relative to the attention itself.
 
     Of masks with arrays; the lists of all others are constants. Forward needs the lists by query,
@@ -59,7 +60,7 @@ def lists(
         if row.contestant == DEFAULT and row.milliseconds
     }
     programs: dict[Any, Program] = {}  # masks of one kind share one
-    places = [(shape, pattern) for shape in shapes for pattern in patterns]
+    places = [(shape, pattern) for shape in plan.shapes for pattern in plan.patterns]
     for (shape, pattern), passes in itertools.product(places, PASSES):
         attention = known.get((shape.name, pattern.name, passes))
         mask = mask_of(pattern, shape.length)
@@ -75,12 +76,10 @@ def lists(
         )
 
 
-def padding(
-    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
-) -> Iterator[Finding]:
+def padding(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
     """A bucket of twice the length, half of it valid, by a bucket of the length; causal."""
-    del patterns, rows
-    valid = dataclasses.replace(shapes[0], batch=max(1, shapes[0].batch // 2))
+    del rows
+    valid = dataclasses.replace(plan.shapes[0], batch=max(1, plan.shapes[0].batch // 2))
     bucket = dataclasses.replace(valid, length=2 * valid.length)
     for passes in PASSES:
         times = {}
@@ -94,20 +93,18 @@ def padding(
         yield Finding("padding", case, "ms", times[bucket], times[valid], meaning)
 
 
-def memory(
-    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
-) -> Iterator[Finding]:
+def memory(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
     """Temporaries at twice the length, by those at the length: 2 is linear, 4 quadratic."""
-    del patterns, rows
-    short = shapes[0]
-    long = dataclasses.replace(short, length=2 * short.length)
+    del rows
+    half = plan.shapes[0]
+    long = dataclasses.replace(half, length=2 * half.length)
     for passes in PASSES:
         used = {}
-        for shape in (long, short):
+        for shape in (long, half):
             program = compiled(_causal(passes, ragged=False), (None, *operand_avals(shape)))
             used[shape] = (program.temporary_bytes or 0) / 2**20
-        case = f"{long.length} and {short.length} positions, {passes}"
-        yield Finding("memory", case, "MiB", used[long], used[short], "of half the length")
+        case = f"{long.length} and {half.length} positions, {passes}"
+        yield Finding("memory", case, "MiB", used[long], used[half], "of half the length")
 
 
 STUDIES: dict[str, Callable[..., Iterator[Finding]]] = {
@@ -116,6 +113,9 @@ STUDIES: dict[str, Callable[..., Iterator[Finding]]] = {
     "memory": memory,
     "decode": decode,
     "short": short,
+    "launches": launches,
+    "compile": compile_times,
+    "bytes": traffic,
 }
 
 

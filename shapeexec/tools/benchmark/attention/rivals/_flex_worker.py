@@ -106,6 +106,9 @@ def _mask(request: dict[str, Any]) -> Callable[..., Tensor] | None:
     if request["tiles"] is not None:
         tiles = torch.tensor(request["tiles"], dtype=torch.bool, device="cuda")
         return lambda b, h, q, k: tiles[q // 128, k // 128]
+    if request["elements"] is not None:
+        pairs = torch.from_numpy(np.load(request["elements"])).cuda()
+        return lambda b, h, q, k: pairs[q, k]
     if request["documents"]:
         lengths = torch.tensor(request["documents"], device="cuda")
         ids = torch.repeat_interleave(torch.arange(len(lengths), device="cuda"), lengths)

@@ -31,7 +31,8 @@ def attention(
         implementation=implementation,
     )
     bias = mask = None
-    if pattern.documents or pattern.density is not None:
+    has_name = pattern.density is None and pattern.pair_share is None and not pattern.documents
+    if not has_name:
         mask = dense_mask(pattern, length)[None, None]
     if pattern.has_alibi:
         bias = _alibi(slopes(problem), length, dtype=problem.shape.dtype)

@@ -20,11 +20,12 @@ from shapeexec.tools.benchmark.attention._problems import Problem
 
 Array = Any
 
-_MODULE = "dew_flash_attn"
+MODULE = "dew_flash_attn"
+"""What the package is imported as; 0.3.6 has neither split keys nor paged caches."""
 
 
 def _absence() -> str | None:
-    if importlib.util.find_spec(_MODULE) is None:
+    if importlib.util.find_spec(MODULE) is None:
         return "not installed (dew-flash-attn-cu13)"
     if jax.default_backend() != "gpu":
         return "it needs an NVIDIA GPU of Hopper's kind"
@@ -33,9 +34,10 @@ def _absence() -> str | None:
 
 def _attention(problem: Problem) -> tuple[Any, tuple[Any, ...]]:
     pattern, shape = problem.pattern, problem.shape
-    if pattern.density is not None or pattern.has_alibi:
-        raise RefusalError("it has neither masks by tile nor biases")
-    module = importlib.import_module(_MODULE)
+    is_array = pattern.density is not None or pattern.pair_share is not None
+    if is_array or pattern.has_alibi:
+        raise RefusalError("it has neither masks by tile, nor by pair, nor biases")
+    module = importlib.import_module(MODULE)
     window = (-1, -1) if pattern.window is None else (pattern.window - 1, 0)
     options = {"is_causal": pattern.is_causal, "window_size": window}
     if not pattern.documents:

@@ -31,7 +31,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     Measurement,
     operands,
 )
-from shapeexec.tools.benchmark.attention._problems import Cell, Shape
+from shapeexec.tools.benchmark.attention._problems import Cell, Pattern, Shape
 from shapeexec.tools.benchmark.attention._reference import slopes
 
 SCRIPT = Path(__file__).with_name("_flex_worker.py")
@@ -118,6 +118,15 @@ class _Workers:
                 np.save(self.directory / f"{i}.npy", raw.view(f"int{8 * raw.itemsize}"))
             self._shape = shape
 
+    def elements(self, pattern: Pattern, length: int) -> str | None:
+        """The file with the pairs of a pattern that has an array of them; too much for a line."""
+        if pattern.pair_share is None:
+            return None
+        path = self.directory / f"{pattern.name}.{length}.npy"
+        if not path.exists():
+            np.save(path, pattern.elements(length))
+        return str(path)
+
     def forget(self) -> None:
         concurrent.futures.wait([worker.ask(do="forget") for worker in self._workers])
 
@@ -152,6 +161,8 @@ class FlexAttention:
         workers.hand_over(shape)
         documents = pattern.document_lengths(shape.length).tolist() if pattern.documents else []
         kind = "tiles" if pattern.density is not None else pattern.name
+        if pattern.pair_share is not None:
+            kind = "elements"
         worker = workers.of_kind((shape, cell.passes, kind))
         results = workers.directory / f"{cell.name.replace('/', '.')}.npz"
         future = worker.ask(
@@ -167,6 +178,7 @@ class FlexAttention:
             window=pattern.window,
             documents=documents,
             tiles=None if pattern.density is None else pattern.tiles(shape.length).tolist(),
+            elements=workers.elements(pattern, shape.length),
             slopes=slopes(problem).tolist() if pattern.has_alibi else None,
         )
         self._compiling[cell] = (worker, future, results)

@@ -1,0 +1,127 @@
+"""A study: a model whose kernels are so short that starting them takes the time.
+
+Twelve layers at 128 tokens, forward and with backward, beside the same model with `jax.nn`.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shapeexec as sx
+from shapeexec.tools.benchmark.attention._clock import Timing, clock
+from shapeexec.tools.benchmark.attention._contestant import compiled
+from shapeexec.tools.benchmark.attention._finding import Finding
+from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
+from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
+from shapeexec.tools.benchmark.attention._run import Plan, Row
+
+Array = Any
+Attend = Callable[..., Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    """A causal transformer of gated attention alone, as small as its layers can be.
+
+    Attributes:
+        batch, length, layers, heads, head_size: Its sizes; its width is that of all heads.
+        dtype: Of all arrays.
+    """
+
+    batch: int
+    length: int
+    layers: int
+    heads: int
+    head_size: int
+    dtype: str = "bfloat16"
+
+    @property
+    def name(self) -> str:
+        """The sizes."""
+        heads = f"{self.heads} heads of {self.head_size}"
+        return f"{self.layers} layers, {self.batch} x {self.length} tokens, {heads}"
+
+    def arguments(self) -> tuple[Array, ...]:
+        """The weights of all layers, [layers, width, 4 width], and x, [batch, length, width]."""
+        width = self.heads * self.head_size
+        keys = jax.random.split(jax.random.key(0), 2)
+        weights = jax.random.normal(keys[0], (self.layers, width, 4 * width), self.dtype)
+        x = jax.random.normal(keys[1], (self.batch, self.length, width), self.dtype)
+        return weights * jnp.asarray(width**-0.5, self.dtype), x
+
+    def function(self, attend: Attend, passes: Pass) -> Callable[..., Array]:
+        """The model; with backward the gradient of its weights."""
+
+        def run(weights: Array, x: Array) -> Array:
+            for layer in weights:
+                made = (x @ layer).reshape(self.batch, self.length, 4, self.heads, self.head_size)
+                q, k, v, gate = (made[:, :, i] for i in range(4))
+                out = attend(q, k, v, is_causal=True) * jax.nn.sigmoid(gate)
+                x = x + out.reshape(x.shape)
+            return x
+
+        if passes == "forward":
+            return run
+
+        def loss(weights: Array, x: Array) -> Array:
+            return run(weights, x).astype(jnp.float32).sum()
+
+        return jax.grad(loss)
+
+
+_ON_A_GPU = (_Model(1, 128, 12, 12, 64), _Model(8, 128, 12, 12, 64), _Model(1, 128, 12, 8, 128))
+_ON_A_CPU = (_Model(1, 128, 12, 2, 16, "float32"),)
+_RIVALS = ("cudnn", "xla")
+
+
+def launches(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
+    """A model's call by that with the best rival, and how many kernels each of the two starts."""
+    del plan, rows
+    for model in _ON_A_GPU if jax.default_backend() == "gpu" else _ON_A_CPU:
+        arguments = model.arguments()
+        for passes in PASSES:
+            yield from _findings(model, passes, arguments=arguments)
+
+
+def _findings(model: _Model, passes: Pass, *, arguments: tuple[Array, ...]) -> Iterator[Finding]:
+    result, mine = _run(model, sx.dot_product_attention, passes=passes, arguments=arguments)
+    theirs: dict[str, Timing] = {}
+    for rival in _RIVALS:
+        attend = functools.partial(jax.nn.dot_product_attention, implementation=rival)
+        try:
+            other, timing = _run(model, attend, passes=passes, arguments=arguments)
+        except (ValueError, RuntimeError):  # so refuses jax.nn
+            continue
+        if rival == "xla":
+            _check(model, result, wanted=other)
+        theirs[rival] = timing
+    best = min(theirs, key=lambda rival: theirs[rival].wall)
+    case, meaning = f"{model.name}, {passes}", f"of jax.nn with {best}"
+    yield Finding("launches", case, "us", 1e3 * mine.wall, 1e3 * theirs[best].wall, meaning)
+    own, others = len(mine.kernels), len(theirs[best].kernels)
+    if own and others:  # nobody counts them on a CPU
+        yield Finding("launches", f"{case}, kernels started", "", own, others, meaning)
+
+
+def _run(
+    model: _Model, attend: Attend, *, passes: Pass, arguments: tuple[Array, ...]
+) -> tuple[np.ndarray, Timing]:
+    program = compiled(model.function(attend, passes), arguments)
+    result = np.asarray(program.call(*arguments), np.float32)
+    return result, clock(program.call, arguments)
+
+
+def _check(model: _Model, result: np.ndarray, *, wanted: np.ndarray) -> None:
+    error = np.linalg.norm(result - wanted) / np.linalg.norm(wanted)
+    if not error <= LIMITS[model.dtype] * model.layers**0.5:  # NaN is no less wrong
+        raise WrongResultError(f"{model.name} is off by {error:.1%} of its norm")
