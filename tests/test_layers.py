@@ -122,7 +122,10 @@ def test_buckets_know_nothing_of_jax(path):
 # By room, the private modules that `tools` may import, to print, compare and time what an `Exec`
 # does inside, which no user needs. A further one is a decision, and so a line here.
 DOORS = {
-    "attention": "_call_lists backends._registry",
+    "attention": """
+        _call_lists backends._base backends._device backends._kept backends._registry
+        backends._tuning backends.mosaic_gpu._semantics
+    """,
     "bucketing": "_checks _fit _fit_joint _fitted _improve _laws _requests",
     "execution": """
         _bind _cache _compile _drawing _function _handle _inference _placement _plan _planner _ready
