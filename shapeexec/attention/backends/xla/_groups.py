@@ -177,6 +177,19 @@ def _pick(x: Array, axis: int, *, number: Array) -> Array:
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, number, 1, axis)
 
 
+def _as_bits(read: Callable[..., Array], x: Array, first: Any, shape: tuple[int, ...]) -> Array:  # noqa: PLR0917 - as `lax.dynamic_slice`
+    """`read(x, first, shape)`, without a copy of `x`.
+
+    XLA's CPU compiler of jax 0.10 slices no bf16: it would convert all keys to f32 in front of the
+    loop over tiles. It slices their bits, which the barrier keeps it from copying there.
+    """
+    if x.dtype.itemsize != 2:
+        return read(x, first, shape)
+    x, *first = lax.optimization_barrier((x, *first))
+    bits = read(lax.bitcast_convert_type(x, np.uint16), first, shape)
+    return lax.bitcast_convert_type(bits, x.dtype)
+
+
 def _valid(x: Array, lengths: Array, *, axis: int) -> Array:
     """`x` with 0 behind the valid lengths of an axis; its first one is the batch."""
     size = x.shape[axis]
@@ -261,7 +274,7 @@ class Group:
         )
         shape = (batch, signature.tile[1], key_heads, x.shape[3])
         read = lax.dynamic_slice if self.setting.work.pages is None else self._read_pages
-        tile = read(x, first, shape).astype(wide(signature.dtype))
+        tile = _as_bits(read, x, first, shape).astype(wide(signature.dtype))
         if is_partial and signature.is_ragged:
             is_valid = (at.key < at.key_length).reshape(-1, signature.tile[1], 1, 1)
             tile = jnp.where(is_valid, tile, 0)
