@@ -17,7 +17,8 @@ from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention._call import Call, key_size, split
 from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
 from shapeexec.costing import Row, Use, add_row
-from shapeexec.costing._polynomial import Polynomial, constant, of_factor
+from shapeexec.costing._polynomial import Polynomial, constant
+from shapeexec.costing._polynomial import make_factor as of_factor
 from shapeexec.costing._table import product
 
 _TILE = (128, 128)

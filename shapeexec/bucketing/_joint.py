@@ -19,7 +19,7 @@ from shapeexec.bucketing._fit import Floats, Ints
 
 MOST_LADDERS = 4096
 """How many ladders of the other symbols are compared by their bounds."""
-MOST_PROGRAMS = 300
+MOST_SOLVED = 300
 """How many of them are solved, before what is left is told as a gap to the lower bound."""
 _MOST_ROUNDS = 8
 _STARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -125,7 +125,7 @@ def lower_bound(problem: Problem, most: int) -> Bound:
     excess: list[tuple[float, ...]] = []
     starts: list[tuple[tuple[int, ...], ...]] = []
     for axis in range(problem.symbols):
-        program = _Program(problem, axis, ladders=None)
+        program = _OneSymbolSolver(problem, axis, ladders=None)
         found = list(itertools.accumulate(program.solve(most), min))  # at most so many
         excess.append((math.inf, *(max(cost - exact, 0.0) for cost, _ in found)))
         starts.append(tuple(ladder for _, ladder in found))
@@ -172,7 +172,7 @@ def _enumerate(
         costs = [frontier.cost(k) for k in targets]
         if all(a >= b for a, b in zip(least, costs, strict=True)):
             continue
-        if programs == MOST_PROGRAMS:
+        if programs == MOST_SOLVED:
             return False
         programs += 1
         _improve(problem, axis, ladders=ladders, frontier=frontier)
@@ -207,7 +207,7 @@ def _improve(
     found: dict[int, Ladders] = {}
     least, known = math.inf, None
     for graphs, (cost, ladder) in enumerate(
-        _Program(problem, axis, ladders=ladders).solve(frontier.most), start=1
+        _OneSymbolSolver(problem, axis, ladders=ladders).solve(frontier.most), start=1
     ):
         if cost < least:
             least, known = cost, (*ladders[:axis], ladder, *ladders[axis + 1 :])
@@ -217,7 +217,7 @@ def _improve(
     return found
 
 
-class _Program:
+class _OneSymbolSolver:
     """Dynamic programming over the candidates of one symbol.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shapeexec import _compat
-from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, of_dim
+from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, read_dim
 from shapeexec.costing._table import ROWS, Dims, Row, Use, product
 from shapeexec.costing._work import Work
 from shapeexec.masking._registry import nested_jaxpr
@@ -124,15 +124,15 @@ class _Counter:
         return Use(eqn.params, operands, tuple(map(self._dims, eqn.outvars)))
 
     def _dims(self, atom: Any) -> Dims:
-        return tuple(map(self.of_dim, getattr(atom.aval, "shape", ())))
+        return tuple(map(self.read_dim, getattr(atom.aval, "shape", ())))
 
-    def of_dim(self, dim: Any) -> Polynomial:
+    def read_dim(self, dim: Any) -> Polynomial:
         """A dim of the jaxpr in the symbols of calls."""
         if isinstance(dim, int):
             return constant(dim)
         text = _dim.dim_text(dim)
         if text not in self._known:
-            self._known[text] = of_dim(self._outward(text))
+            self._known[text] = read_dim(self._outward(text))
         return self._known[text]
 
     def _bytes(self, atom: Any) -> Polynomial:
@@ -182,7 +182,7 @@ class _Counter:
     def scan(self, node: Node) -> Iterator[Counted]:
         """A loop of known length: its body in each step."""
         params = node.eqn.params
-        length = self.of_dim(params["length"])
+        length = self.read_dim(params["length"])
         yield from self._repeated(params["jaxpr"], node, times=length)
 
     def while_(self, node: Node) -> Iterator[Counted]:

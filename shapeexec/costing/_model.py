@@ -82,7 +82,8 @@ class CostModel:
         guards: The conditions on the sizes under which it holds, as strings.
         notes: What was not counted, or was assumed.
         sizes: The sizes of the call that it was made for.
-        memory: The bytes that may be needed at once; the greatest of these is.
+        memory_peaks: Bytes of results and of values in between that are needed at once, one
+            polynomial per candidate; at given sizes the greatest is `Cost.memory`.
         factor: What its seconds are multiplied by; see `measured`.
 
     Example:
@@ -99,7 +100,7 @@ class CostModel:
     guards: tuple[str, ...]
     notes: tuple[str, ...]
     sizes: Mapping[str, int]
-    memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
+    memory_peaks: tuple[Polynomial, ...] = dataclasses.field(repr=False)
     factor: float = 1.0
 
     @functools.cached_property
@@ -212,7 +213,7 @@ class CostModel:
 
 def bytes_needed(model: CostModel, sizes: Mapping[str, Any]) -> Any:
     """The `memory` of a call at sizes by symbol, ints or arrays that broadcast."""
-    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory), 0.0)
+    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory_peaks), 0.0)
 
 
 def in_seconds(model: CostModel, speed: Speed | None) -> _fit_joint.Cost:
@@ -246,7 +247,7 @@ def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
         guards=tuple(map(str, trace.guards)),
         notes=tuple(dict.fromkeys(beside(one.note, one.where) for one in found if one.note)),
         sizes=dict(sizes),
-        memory=alive(trace.jaxpr, outward),
+        memory_peaks=alive(trace.jaxpr, outward),
     )
 
 

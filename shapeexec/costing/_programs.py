@@ -18,7 +18,7 @@ import jax.numpy as jnp
 _HEADS = 4
 
 
-class Program(NamedTuple):
+class TimedProgram(NamedTuple):
     """A function of arrays, and the shapes of these.
 
     Attributes:
@@ -30,7 +30,7 @@ class Program(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
-def programs(scale: int) -> Iterator[Program]:
+def timed_programs(scale: int) -> Iterator[TimedProgram]:
     """Programs in which each kind of work is small once, and large once.
 
     Args:
@@ -40,17 +40,17 @@ def programs(scale: int) -> Iterator[Program]:
         square = (width, width)
         weights = (square, square, square, square, (width, 3 * width), (3 * width, width))
         shapes = ((batch, length, width), *weights)
-        yield Program(_block, shapes)
-        yield Program(jax.grad(_summed_block, argnums=tuple(range(1, 7))), shapes)
+        yield TimedProgram(_block, shapes)
+        yield TimedProgram(jax.grad(_summed_block, argnums=tuple(range(1, 7))), shapes)
     for batch, length, width in ((scale, 96, 16), (4 * scale, 256, 24), (8 * scale, 400, 48)):
         kernels = ((5, width, width), (3, width, width))
-        yield Program(_convolutions, ((batch, length, width), *kernels))
+        yield TimedProgram(_convolutions, ((batch, length, width), *kernels))
     for rows, width in ((64 * scale, 128), (512 * scale, 384)):
-        yield Program(_layers, ((rows, width), *[(width, width)] * 3))
+        yield TimedProgram(_layers, ((rows, width), *[(width, width)] * 3))
     for length, batch, width in ((100, 2 * scale, 48), (200, 12 * scale, 96)):
-        yield Program(_recurrence, ((length, batch, width), (width, width)))
-    yield Program(jnp.matmul, ((512 * scale, 512 * scale),) * 2)
-    yield Program(jnp.tanh, (((1 << 18) * scale,),))
+        yield TimedProgram(_recurrence, ((length, batch, width), (width, width)))
+    yield TimedProgram(jnp.matmul, ((512 * scale, 512 * scale),) * 2)
+    yield TimedProgram(jnp.tanh, (((1 << 18) * scale,),))
 
 
 def _normed(x: Any) -> Any:

@@ -26,7 +26,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.bucketing._checks import as_float
 from shapeexec.bucketing._fit import Floats
 from shapeexec.costing._count import count
-from shapeexec.costing._programs import Program, programs
+from shapeexec.costing._programs import TimedProgram, timed_programs
 from shapeexec.costing._work import Work
 
 _ROUNDS, _REPEATS = 11, 3
@@ -106,8 +106,8 @@ def speed_of(device: Any = None) -> Speed:
 def _measured(device: Any) -> Speed:
     """The speed at which small programs take the times that they took."""
     is_cpu = device.platform == "cpu"
-    known = [*programs(1 if is_cpu else _ACCELERATED)]
-    copies = [Program(_copied, ((elements,),)) for elements in (_LARGE, _FRESH)]
+    known = [*timed_programs(1 if is_cpu else _ACCELERATED)]
+    copies = [TimedProgram(_copied, ((elements,),)) for elements in (_LARGE, _FRESH)]
     seconds = _seconds([*known, *copies], device)
     flop, convolved, transcendental, byte, launch, call = fitted(
         [_work(program) for program in known], seconds[: len(known)]
@@ -129,7 +129,7 @@ def _copied(x: Any) -> Any:
     return x + 1
 
 
-def _work(program: Program) -> Work:
+def _work(program: TimedProgram) -> Work:
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in program.shapes]
     found = count(jax.make_jaxpr(program.fn)(*shapes), str)
     return sum((one.work for one in found), start=Work())
@@ -166,7 +166,7 @@ def fitted(works: Sequence[Work], seconds: Sequence[float]) -> list[float]:
     return (best / np.where(greatest > 0, greatest, 1.0)).tolist()
 
 
-def _seconds(known: Sequence[Program], device: Any) -> list[float]:
+def _seconds(known: Sequence[TimedProgram], device: Any) -> list[float]:
     """The median over rounds of the least time of each program in one turn.
 
     Other programs of the machine, which stop a call now and then, so count little.
@@ -186,7 +186,7 @@ def _once(call: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _compiled(program: Program, device: Any) -> Callable[[], Any]:
+def _compiled(program: TimedProgram, device: Any) -> Callable[[], Any]:
     arrays = [jax.device_put(jnp.full(shape, 0.01), device) for shape in program.shapes]
     run = jax.jit(program.fn).lower(*arrays).compile()
     return lambda: jax.block_until_ready(run(*arrays))

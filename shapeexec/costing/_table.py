@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, of_factor
+from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, make_factor
 from shapeexec.masking._facts import FACTS
 
 Dims = tuple[Polynomial, ...]
@@ -116,7 +116,7 @@ def _compared(use: Use) -> Polynomial:
     dims = use.operands[0]
     axis: int = use.params.get("dimension", len(dims) - 1)
     length = dims[axis]
-    log = of_factor(f"log2({length})", lambda sizes: np.log2(np.maximum(length(sizes), 2)))
+    log = make_factor(f"log2({length})", lambda sizes: np.log2(np.maximum(length(sizes), 2)))
     return product(dims) * log
 
 
@@ -124,7 +124,7 @@ def _transformed(use: Use) -> Polynomial:
     """A fast Fourier transform: 5 n log2(n), as benchmarks of FFTs count it."""
     count = len(use.params["fft_lengths"])
     lengths = product((use.operands[0] if use.params["fft_type"] else use.results[0])[-count:])
-    log = of_factor(f"log2({lengths})", lambda sizes: np.log2(np.maximum(lengths(sizes), 2)))
+    log = make_factor(f"log2({lengths})", lambda sizes: np.log2(np.maximum(lengths(sizes), 2)))
     return use.read * log * 5
 
 
