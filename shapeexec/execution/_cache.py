@@ -113,7 +113,7 @@ def _is_pin(pin: Any) -> bool:
 _MOST_REMEMBERED = 4096
 
 
-class Sized(Protocol):
+class HasBytes(Protocol):
     """What the cache keeps."""
 
     @property
@@ -122,7 +122,7 @@ class Sized(Protocol):
         ...
 
 
-Entry = TypeVar("Entry", bound=Sized)
+Entry = TypeVar("Entry", bound=HasBytes)
 
 
 class _Flight:

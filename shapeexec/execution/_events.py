@@ -107,7 +107,7 @@ class _Failure:
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if isinstance(error, Exception):
             reason = f"{type(error).__name__}: {error!s:.400}"
-            self.events.tell("failed", self.graph, reason=reason)
+            self.events.emit("failed", self.graph, reason=reason)
 
 
 class Events:
@@ -150,11 +150,11 @@ class Events:
         """Whether anybody listens; a hit asks it, and makes no event for nobody."""
         return bool(self._callbacks) or _logger.isEnabledFor(_LEVELS[kind])
 
-    def telling_of_failure(self, graph: GraphRow) -> contextlib.AbstractContextManager[None]:
+    def emitting_failure(self, graph: GraphRow) -> contextlib.AbstractContextManager[None]:
         """Tell `"failed"` of an exception that leaves the block, which makes the graph."""
         return _Failure(self, graph)
 
-    def tell(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
+    def emit(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
         """Tell of an event, in this thread. An error of a callback is logged, and stops nothing.
 
         Args:

@@ -39,7 +39,7 @@ class Function:
         store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
         store.learner = learner_of(settings, store)
         self._runner = Runner.of(settings, store)
-        store.see({FUNCTION} if has_parts(settings.fn) else ())
+        store.note_places({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Self | None = None
         self._is_method = False
         _monitor.listen()

@@ -80,7 +80,7 @@ class _Layout:
     places: tuple[str, ...]
     annotated: tuple[str, ...]
 
-    def observed(self, leaves: Sequence[Any], known: Mapping[Hashable, "_Known"]) -> "_Observed":
+    def observed(self, leaves: Sequence[Any], known: Mapping[Hashable, "_Known"]) -> "_SeenCall":
         """What a call shows.
 
         Raises:
@@ -94,8 +94,8 @@ class _Layout:
         shapes.append(tuple(sizes[name] for name in names))
         before = known.get(key)
         if before is None:
-            return _Observed(key, shapes, None, first(self.places, shapes, given=names))
-        return _Observed(key, shapes, before, widen(before.newest, shapes))
+            return _SeenCall(key, shapes, None, first(self.places, shapes, given=names))
+        return _SeenCall(key, shapes, before, widen(before.newest, shapes))
 
     @property
     def trees(self) -> frozenset[int]:
@@ -253,7 +253,7 @@ class Inference:
         return Specs(in_shapes, (found or None) if self._named is None else self._named)
 
 
-class _Observed(NamedTuple):
+class _SeenCall(NamedTuple):
     """A call as inference sees it.
 
     Attributes:

@@ -24,7 +24,7 @@ _FIX_OF_LADDER = "the ladder before it stays; a bucket that is too large: start=
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Lent:
+class Borrowed:
     """A call that runs in another graph than its own.
 
     Attributes:
@@ -54,11 +54,11 @@ class Lent:
         self.begin()  # not before, for the two would take turns at the processor
         store.remember(None, ready, call=self.call.call)
         store.count(larger=1)
-        store.ran(ready, self.graph, span=span, is_hit=False, began=began)
+        store.record_run(ready, self.graph, span=span, is_hit=False, began=began)
         return result
 
 
-def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Lent | None:
+def borrow(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Borrowed | None:
     """Another graph for a call whose own is missing: a larger one, or one of an old ladder.
 
     Returns:
@@ -74,7 +74,7 @@ def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -
         plan = planner.draft(call, is_proven_later=True)
         if learner and store.behind.has_failed(plan.key) and learner.refuse(plan):
             continue
-        graph = None if plan.is_compiled else _instead(store, plan, missing=missing)
+        graph = None if plan.is_compiled else _stand_in(store, plan, missing=missing)
         if graph is None:
             return None
         if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
@@ -82,19 +82,19 @@ def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -
     begin = _work(planner, store, call=call, plan=plan)
     if begin is None:
         return None
-    return Lent(within(plan, call, key=graph.row.key), call, graph, store, begin)
+    return Borrowed(within(plan, call, key=graph.row.key), call, graph, store, begin)
 
 
-def told_where(plan: Plan, store: Store, *, missing: Missing) -> Plan:
+def with_runs_in(plan: Plan, store: Store, *, missing: Missing) -> Plan:
     """A plan that tells in which graph its call would run now."""
     own = [graph for graph in store.graphs() if graph.row.key == plan.key]
-    graph = own[0] if own else _instead(store, plan, missing=missing)
+    graph = own[0] if own else _stand_in(store, plan, missing=missing)
     return plan if graph is None else dataclasses.replace(plan, runs_in=graph.row)
 
 
-def _instead(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
+def _stand_in(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
     """The graph in which a call runs whose own is missing."""
-    graph = None if store.learner is None else store.learner.instead(plan)
+    graph = None if store.learner is None else store.learner.graph_of_old_ladder(plan)
     return _least(store, plan) if graph is None and missing == "larger" else graph
 
 

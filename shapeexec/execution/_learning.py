@@ -159,7 +159,7 @@ class Learner:
                 strategies[name] = dataclasses.replace(strategy, learned=text_of(own))
         return dataclasses.replace(settings, strategies=strategies)
 
-    def instead(self, plan: Plan) -> Graph | None:
+    def graph_of_old_ladder(self, plan: Plan) -> Graph | None:
         """The cheapest graph of an old ladder that serves a call whose own is missing.
 
         Its buckets are at most those that the ladder before the last change has, or `start`.
@@ -213,7 +213,7 @@ class Learner:
         try:
             self._learn(batch, now=now)
         except Exception as error:  # of any kind: a strategy of a user may raise; its ladder stays
-            self._store.events.tell("failed", reason=f"{type(error).__name__}: {error!s:.400}")
+            self._store.events.emit("failed", reason=f"{type(error).__name__}: {error!s:.400}")
 
     def _learn(self, batch: Sequence[Ran], *, now: float) -> None:
         self._calls += len(batch)
@@ -232,7 +232,7 @@ class Learner:
         if self._sweeps:
             self._sweeps -= 1
             self._sweep()
-        self._leave()
+        self._drop_unused()
 
     def _sizes(self, batch: Sequence[Ran]) -> dict[str, list[int]]:
         """The sizes of some calls by symbol; their buckets have been used now."""
@@ -263,7 +263,7 @@ class Learner:
             self.has_changed, self._sweeps = True, _SWEEPS
         self._sweep()
         self._store.count(ladders=1)
-        self._store.events.tell("ladder", reason=f"{symbol}: {why}")
+        self._store.events.emit("ladder", reason=f"{symbol}: {why}")
 
     def refuse(self, plan: Plan) -> bool:
         """Go back to the ladder before, for the graph of a plan could not be made.
@@ -298,7 +298,7 @@ class Learner:
         self._store.ready.drop_where(is_old)
         self._store.plans.drop_where(is_old)
 
-    def _leave(self) -> None:
+    def _drop_unused(self) -> None:
         """Drop graphs that are not on the ladder, and have served no call for long."""
         for graph in self._store.graphs() if self._why else ():
             parts, row = graph.row.key.parts, graph.row
@@ -307,7 +307,7 @@ class Learner:
             ranges: Iterable[tuple[str, tuple[int, int]]] = getattr(parts, "ranges", ())
             if any(self._is_unused(symbol, bucket) for symbol, (_, bucket) in ranges):
                 self._store.drop(row.key)
-                self._store.events.tell("evicted", row, reason="it is not on the ladder")
+                self._store.events.emit("evicted", row, reason="it is not on the ladder")
 
     def _is_unused(self, symbol: str, bucket: int) -> bool:
         given, state = given_to(symbol, self._strategies), self._states.get(symbol)

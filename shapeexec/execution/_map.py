@@ -69,7 +69,7 @@ class Mapper:
                 if all(examples.one(number).has_dtypes() for number in range(examples.count)):
                     raise  # a graph itself has failed
         examples = examples.complete()
-        self._store.see(examples.at)
+        self._store.note_places(examples.at)
         groups = self.plan(examples, reduce)
         graphs = [None] * len(groups)
         return self._results(examples, groups, graphs=graphs, retrace=True, began=began)
@@ -103,10 +103,10 @@ class Mapper:
             self._store.prepared(group.key, lambda: group.outline(call))
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.first
-            if planner.make_fewest_exact(first, error, call=call) and (
+            if planner.exact.make_fewest(first, error, call=call) and (
                 # Alone, at sizes from its bucket's least one up, an example may be masked all the
                 # same.
-                planner.draft(call).kind != first.kind or planner.make_all_exact(first, error)
+                planner.draft(call).kind != first.kind or planner.exact.make_all(first, error)
             ):
                 return False
             raise
@@ -174,7 +174,7 @@ class Mapper:
             for group, graph in zip(groups, graphs, strict=True)
         ]
         for group, (_, graph, span, is_hit) in zip(groups, runs, strict=True):
-            self._store.ran(group, graph, span=span, is_hit=is_hit, began=began)
+            self._store.record_run(group, graph, span=span, is_hit=is_hit, began=began)
         if groups[0].reduce == "sum":
             check_sum(groups)
             return _complete(functools.reduce(add, [result for result, *_ in runs]))

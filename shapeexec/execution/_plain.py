@@ -27,7 +27,7 @@ def called(runner: Runner, args: Sequence[Any], *, kwargs: Mapping[str, Any]) ->
 def count_plain(runner: Runner, count: int) -> None:
     """Count calls of the plain function in somebody's trace; warn of the first."""
     runner.store.count(plain_calls=count)
-    if is_running() or not runner.store.is_first("plain"):
+    if is_running() or not runner.store.claim_warning("plain"):
         return  # what runs in another Exec is padded there
     called = _options.name_of(runner.settings.fn)
     name = called if called.isidentifier() else "fn"

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Compilable, Recipe
 from shapeexec.execution._fillings import Filling
 from shapeexec.execution._key import Base, Key
@@ -18,6 +19,7 @@ from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._traffic import Padding
 from shapeexec.execution._usage import elements_of
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape._questions import AnyGuard
 
 
@@ -179,6 +181,15 @@ class Plan:
                 state += f", {self.runs_in.origin}"
         guards = f"; guards: {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{dims or 'no symbols'}; {state}{guards}"
+
+
+def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:
+    """Each mask that the graph of a plan has or is spared; nothing is compiled.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    return plan.recipe.notes(*call.structs(plan.in_capacities))
 
 
 WARMUP_OPTIONS = frozenset(("progress", "workers", "sizes"))

@@ -19,13 +19,13 @@ from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_e
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
 from shapeexec.execution._inference import Specs
-from shapeexec.execution._larger import lend, told_where
+from shapeexec.execution._larger import borrow, with_runs_in
 from shapeexec.execution._makers import as_workers, makers
 from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
-from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, notes_of, outlined
+from shapeexec.execution._plan import Plan, notes_of
+from shapeexec.execution._planner import Planner, outlined
 from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings, check_mapped
@@ -89,7 +89,7 @@ class Runner:
             # no array at all, for which JAX raises a TypeError.
             try:
                 result = ready.run(graph, call, span=span, retrace=False)
-                store.ran(ready, graph, span=span, is_hit=True, began=began)
+                store.record_run(ready, graph, span=span, is_hit=True, began=began)
                 return result, call
             except SignatureChanged:
                 pass
@@ -117,10 +117,10 @@ class Runner:
         """
         planner = self.planner
         while True:
-            lent = lend(planner, self.store, call=call, missing=self.settings.missing)
-            if lent is not None:
+            borrowed = borrow(planner, self.store, call=call, missing=self.settings.missing)
+            if borrowed is not None:
                 with contextlib.suppress(OutOfMemoryError):  # then in its own, which is smaller
-                    return lent.run(returns=self.settings.returns, began=began)
+                    return borrowed.run(returns=self.settings.returns, began=began)
             try:
                 plan, graph = self._made(call)
                 plan = planner.measured.settled(plan, call, graph=graph)
@@ -143,7 +143,7 @@ class Runner:
                 continue
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)
-                self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
+                self.store.record_run(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
                 return result
 
     def _give_up(
@@ -160,7 +160,7 @@ class Runner:
             OutOfMemoryError: That is not allowed, or does not help.
         """
         # Donated arguments may be gone.
-        if self.settings.donate_argnums or not self.planner.give_up(call, error):
+        if self.settings.donate_argnums or not self.planner.exact.give_up(call, error):
             raise error
         if graph is not None:
             self.store.drop(graph.row.key)
@@ -171,7 +171,7 @@ class Runner:
             plan = self.planner.plan(call, is_proven_later=True)
             if plan.is_compiled or not self.planner.may_wait(plan):
                 return plan, self._graph(plan, call, origin=origin)
-            proof = _Proof(self.planner, call)
+            proof = _PlanProof(self.planner, call)
             try:
                 graph = self._graph(plan, call, origin=origin, meanwhile=proof.make)
             except Exception:  # of any kind: a trace that is not the function's may cause it
@@ -210,7 +210,7 @@ class Runner:
         return self._seen(*by_position(self.settings, args, kwargs=kwargs))
 
     def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        self.store.see(places(self.settings.fn, args, kwargs=kwargs))
+        self.store.note_places(places(self.settings.fn, args, kwargs=kwargs))
         return take(self.settings, args, kwargs=kwargs, at=self.store.places)
 
     # Looking before running
@@ -239,7 +239,7 @@ class Runner:
         return self._planned(self.bind(arguments))
 
     def _planned(self, call: BoundCall) -> Plan:
-        return told_where(self.planner.plan(call), self.store, missing=self.settings.missing)
+        return with_runs_in(self.planner.plan(call), self.store, missing=self.settings.missing)
 
     def explain(self, arguments: Arguments) -> Explanation:
         """See `Exec.explain`."""
@@ -321,7 +321,7 @@ class Runner:
         self.mappers.clear()
 
 
-class _Proof:
+class _PlanProof:
     """The proof of a trace, made once: the call is planned anew, and the plan is the same.
 
     Args:

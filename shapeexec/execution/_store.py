@@ -58,7 +58,7 @@ class Store:
         ready: By signature the calls that were planned before.
         plans: By signature the plans of single examples of maps.
         layouts: By kind where the examples of maps have leaves of their own.
-        places: Where arguments have held more than arrays; `see` adds to it.
+        places: Where arguments have held more than arrays; `note_places` adds to it.
         behind: Makes graphs while calls run in larger ones.
         tuning: Makes tuned graphs while calls run in quick ones.
         compiler: What compiles in the place of `compile_graph`, for tools that make it fail.
@@ -82,7 +82,7 @@ class Store:
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(
             limits,
-            evicted=lambda graph: self.events.tell("evicted", graph.row),
+            evicted=lambda graph: self.events.emit("evicted", graph.row),
             is_pinned=lambda graph: (
                 graph.row.examples is None and limits.are_pinned(graph.row.buckets)
             ),
@@ -109,7 +109,7 @@ class Store:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._cache
 
-    def see(self, places: Iterable[Place]) -> None:
+    def note_places(self, places: Iterable[Place]) -> None:
         """Remember where arguments hold more than arrays."""
         with self._lock:
             self.places |= frozenset(places)
@@ -127,7 +127,7 @@ class Store:
         with self._lock:
             self._example = remembered
 
-    def is_first(self, what: str) -> bool:
+    def claim_warning(self, what: str) -> bool:
         """Whether nobody has been warned of this before."""
         with self._lock:
             is_first = what not in self._warned
@@ -226,7 +226,7 @@ class Store:
         if graph is not None:
             seconds = graph.row.seconds
             self.count(loads=1, load_seconds=seconds.load, check_seconds=seconds.check)
-            self.events.tell("loaded", graph.row, seconds=seconds.total)
+            self.events.emit("loaded", graph.row, seconds=seconds.total)
         return graph
 
     def _made(
@@ -245,7 +245,7 @@ class Store:
         row = row_of(planned, source if quick is None else "quick")
         options = self._compiling.options if quick is None else quick
         before = tuple(held.row for held in self.graphs())
-        self.events.tell("compiling", row)
+        self.events.emit("compiling", row)
         try:
             graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
         except _compat.JaxRuntimeError as error:
@@ -266,7 +266,7 @@ class Store:
 
     def _compiled(self, made: Prepared, row: GraphRow, *, meanwhile: Meanwhile = None) -> Graph:
         """Compile a graph, count it, and tell of it."""
-        with self.events.telling_of_failure(row):
+        with self.events.emitting_failure(row):
             graph = (self.compiler or compile_graph)(made, row, meanwhile=meanwhile)
         seconds = graph.row.seconds
         self.count(
@@ -276,7 +276,7 @@ class Store:
             lower_seconds=seconds.lower,
             compile_seconds=seconds.compile,
         )
-        self.events.tell("compiled", graph.row, seconds=seconds.total)
+        self.events.emit("compiled", graph.row, seconds=seconds.total)
         return graph
 
     def _quick_options(self) -> Mapping[str, Option] | None:
@@ -294,7 +294,7 @@ class Store:
             graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
             if self._cache.replace(quick, planned.key, other=graph):
                 self.count(swaps=1)
-                self.events.tell("swapped", graph.row)
+                self.events.emit("swapped", graph.row)
 
         self.tuning.begin(
             (planned.key, quick.number),  # a quick graph that is made again is tuned again
@@ -317,7 +317,7 @@ class Store:
         if not hits:
             self._cache.drop(graph.row.key)
 
-    def ran(
+    def record_run(
         self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool, began: float
     ) -> None:
         """Count a run of a graph, and tell of it.
@@ -336,7 +336,7 @@ class Store:
         if self.events.are_heard("call"):
             padding = planned.padding if graph.row.examples is None else ()
             sizes = {symbol: size for symbol, size, _ in padding}
-            self.events.tell("call", graph.row, sizes=sizes, seconds=seconds, is_hit=is_hit)
+            self.events.emit("call", graph.row, sizes=sizes, seconds=seconds, is_hit=is_hit)
         if self.learner is not None:
             self.learner.saw(planned)
         outcome = "hits" if is_hit else "misses"
@@ -371,7 +371,7 @@ class Store:
             raise missing_graph(planned, is_frozen=self.is_frozen)
 
     def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:
-        if met is None or not self.is_first("functions"):
+        if met is None or not self.claim_warning("functions"):
             return
         path, code = met
         warnings.warn(
@@ -385,7 +385,7 @@ class Store:
         )
 
     def _warn_if_thrashing(self, planned: Planned) -> None:
-        if self._cache.remade < _THRASHING or not self.is_first("thrashing"):
+        if self._cache.remade < _THRASHING or not self.claim_warning("thrashing"):
             return
         warnings.warn(
             f"shapeexec: graphs are compiled again after their eviction, now for {planned}; "

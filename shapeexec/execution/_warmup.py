@@ -56,7 +56,7 @@ def warm(
     Raises:
         ConfigError: Sizes are missing, of a symbol that there is not, or too many.
     """
-    bound = planner.bind_newest(example)
+    bound = planner.bind_to_newest_specs(example)
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
@@ -65,9 +65,9 @@ def warm(
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
         wanted.sort(key=lambda graph: _distance(graph[1].sizes, bound.sizes))
-        tell = _Told(progress, len(wanted))
+        shown = _Progress(progress, len(wanted))
         for begun, (exact, call) in enumerate(wanted):
-            tell.done(begun - maker.left(maker.most))
+            shown.done(begun - maker.left(maker.most))
             plan = maker.make(call)
             count += 1
             if plan.exact != exact:
@@ -75,7 +75,7 @@ def warm(
                 break  # what cannot be padded was met: now other graphs are wanted, too
         else:
             for left in range(maker.most, -1, -1):
-                tell.done(len(wanted) - maker.left(left))
+                shown.done(len(wanted) - maker.left(left))
             return count
 
 
@@ -173,7 +173,7 @@ class Maker(Protocol):
         ...
 
 
-class _Told:
+class _Progress:
     """Tells progress, each number once."""
 
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
