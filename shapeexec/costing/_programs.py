@@ -1,7 +1,7 @@
 """Small programs that a device is timed by: layers of networks, forward and backward.
 
-They are what people write, so that fusions, caches and threads have their usual share. `_speed`
-times them.
+They are typical code, so that fusions, caches and threads play their usual part. `_speed` times
+them.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -19,11 +19,11 @@ _HEADS = 4
 
 
 class TimedProgram(NamedTuple):
-    """A function of arrays, and the shapes of these.
+    """A function of arrays, and their shapes.
 
     Attributes:
-        fn: Of arrays of f32.
-        shapes: Of the arrays.
+        fn: A function of f32 arrays.
+        shapes: The shapes of these arrays.
     """
 
     fn: Callable[..., Any]
@@ -34,7 +34,7 @@ def timed_programs(scale: int) -> Iterator[TimedProgram]:
     """Programs in which each kind of work is small once, and large once.
 
     Args:
-        scale: How many times as large they are.
+        scale: A factor of their sizes.
     """
     for batch, length, width in ((2 * scale, 64, 32), (4 * scale, 128, 128)):
         square = (width, width)
