@@ -1,6 +1,6 @@
-"""Strategies that follow from a demand: multiples of a tile, or a greatest share of padding.
+"""Strategies by a requirement: multiples of a tile, or a greatest share of padding.
 
-The ladders given by numbers alone are in `_fixed`, and the tiles of devices in `costing`.
+Ladders that are given by numbers are in `_fixed`, and the tiles of devices in `costing`.
 """
 
 import bisect
@@ -8,11 +8,11 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._bounded import Bounded
-from shapeexec.bucketing._checks import as_int
+from shapeexec.bucketing._checks import as_float, as_int
 from shapeexec.bucketing._custom import as_part
 from shapeexec.bucketing._laws import checked_bucket
 
@@ -48,7 +48,7 @@ class Aligned(Bounded):
         try:
             bucket = checked_bucket(self.strategy, first)
         except BucketOverflowError:
-            bucket = checked_bucket(self.strategy, size)  # its error tells the size
+            bucket = checked_bucket(self.strategy, size)  # its error names the size
         return -(-bucket // self.to) * self.to
 
 
@@ -63,7 +63,7 @@ class MemoryOptimal(Bounded):
     Attributes:
         max_waste: The greatest share of a bucket that is padding, above 0 and below 1.
         minimum: The first bucket, which all smaller sizes share, whatever their padding. None: the
-            greatest that size 1 may have, which is 1 below a share of a half.
+            greatest bucket that size 1 may have: 1 if `max_waste` is below a half.
         maximum: The last bucket. None: no end.
         beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
@@ -77,10 +77,7 @@ class MemoryOptimal(Bounded):
     def _checked(self, name: str, value: object) -> object:
         if name != "max_waste":
             return as_int(value, name)
-        try:
-            share = math.nan if isinstance(value, str) else float(cast(Any, value))
-        except (TypeError, OverflowError):
-            share = math.nan
+        share = as_float(value)
         if not 0 < share < 1:
             raise ConfigError(
                 f"max_waste={value!r} is not a number above 0 and below 1.",
