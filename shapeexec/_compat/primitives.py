@@ -63,7 +63,14 @@ def jax_function(module: str, name: str) -> Callable[..., Any]:
 
 
 CALLBACKS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_callback"))
-"""The names of those that call a Python function while the program runs."""
+"""The names of primitives that call a Python function while the program runs."""
+
+UNSAFE_ON_MADE_UP_DATA: Mapping[str, str] = {
+    "while": "may never end",
+    "cond": "may take another branch",
+    **dict.fromkeys(sorted(CALLBACKS), "calls Python"),
+}
+"""By name the primitives that must not run on data other than the caller's, and why."""
 
 
 def is_own_primitive(primitive: Primitive) -> bool:

@@ -28,11 +28,11 @@ class Borrowed:
     """A call that runs in another graph than its own.
 
     Attributes:
-        plan: What it runs, in the other graph.
+        plan: The plan of the call in the other graph.
         call: The call.
         graph: The other graph.
         store: Counts the run.
-        begin: Begins to make its own graph, where nobody does.
+        begin: Begins to make the call's own graph, unless another thread does already.
     """
 
     plan: Plan
@@ -51,7 +51,7 @@ class Borrowed:
         store, span = self.store, Span()
         ready = make_ready(self.plan, self.call, returns=returns)
         result = ready.run(self.graph, self.call.call, span=span, retrace=True)
-        self.begin()  # not before, for the two would take turns at the processor
+        self.begin()  # after the run: both would compete for the CPU
         store.remember(None, ready, call=self.call.call)
         store.count(larger=1)
         store.record_run(ready, self.graph, span=span, is_hit=False, began=began)
@@ -59,10 +59,11 @@ class Borrowed:
 
 
 def borrow(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Borrowed | None:
-    """Another graph for a call whose own is missing: a larger one, or one of an old ladder.
+    """Borrow another graph for a call whose own is missing: a larger one, or one of an old ladder.
 
     Returns:
-        None if its own is there, no other one is, or the caller has to make its own.
+        None if the call's own graph is compiled, no other graph serves the call, or the caller has
+        to make the graph itself.
 
     Raises:
         ShapeExecError: Whatever planning the call raises.
@@ -77,7 +78,7 @@ def borrow(planner: Planner, store: Store, *, call: BoundCall, missing: Missing)
         graph = None if plan.is_compiled else _stand_in(store, plan, missing=missing)
         if graph is None:
             return None
-        if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
+        if planner.draft(call).key == plan.key:  # the trace is proven at these sizes
             break
     begin = _work(planner, store, call=call, plan=plan)
     if begin is None:
@@ -86,14 +87,14 @@ def borrow(planner: Planner, store: Store, *, call: BoundCall, missing: Missing)
 
 
 def with_runs_in(plan: Plan, store: Store, *, missing: Missing) -> Plan:
-    """A plan that tells in which graph its call would run now."""
+    """A plan with `runs_in`: the graph in which its call would run now."""
     own = [graph for graph in store.graphs() if graph.row.key == plan.key]
     graph = own[0] if own else _stand_in(store, plan, missing=missing)
     return plan if graph is None else dataclasses.replace(plan, runs_in=graph.row)
 
 
 def _stand_in(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
-    """The graph in which a call runs whose own is missing."""
+    """The graph that a call borrows while its own is missing; None: there is none."""
     graph = None if store.learner is None else store.learner.graph_of_old_ladder(plan)
     return _least(store, plan) if graph is None and missing == "larger" else graph
 
@@ -110,7 +111,7 @@ def _least(store: Store, plan: Plan) -> Graph | None:
 def _work(
     planner: Planner, store: Store, *, call: BoundCall, plan: Plan
 ) -> Callable[[], object] | None:
-    """What begins to make the graph of a plan; None if the caller has to make it."""
+    """A function that begins to make the graph of a plan; None if the caller has to make it."""
     behind, key = store.behind, plan.key
     if store.is_frozen or behind.makes(key):
         return lambda: None

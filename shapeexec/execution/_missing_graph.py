@@ -32,7 +32,7 @@ def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> C
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
-    made = store.prepared(plan.key, lambda: outlined(plan, call))
+    made = store.making.prepared(plan.key, lambda: outlined(plan, call))
     return _making(store, plan, call=call, begin=lambda: made, origin=origin)
 
 
@@ -48,7 +48,7 @@ def masks_and_rest(
         origin: See `GraphRow`.
     """
     outline = outlined(plan, call)
-    begin = functools.partial(store.prepared, plan.key, lambda: outline)
+    begin = functools.partial(store.making.prepared, plan.key, lambda: outline)
     return _making(store, plan, call=call, begin=begin, origin=origin)
 
 
@@ -61,7 +61,7 @@ def _making(
     origin: str,
 ) -> Callable[[], Graph]:
     names = list(call.call.functions())
-    return lambda: store.graph(plan, begin, functions=names, origin=origin)
+    return lambda: store.making.graph(plan, begin, functions=names, origin=origin)
 
 
 @WeakTable

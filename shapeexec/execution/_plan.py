@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from shapeexec._errors import sizes_text
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Compilable, Recipe
 from shapeexec.execution._fillings import Filling
@@ -199,5 +200,5 @@ WARMUP_OPTIONS = frozenset(("progress", "workers", "sizes"))
 def warmup_sizes(sizes: Mapping[str, object]) -> str:
     """Sizes as `Exec.warmup` takes them: by keyword, unless a symbol is named like an option."""
     if WARMUP_OPTIONS.isdisjoint(sizes):
-        return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+        return sizes_text(sizes)
     return "sizes={" + ", ".join(f"'{symbol}': {size}" for symbol, size in sizes.items()) + "}"

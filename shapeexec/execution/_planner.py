@@ -1,7 +1,7 @@
 """From a bound call to its plan: bucket, trace, key, masks.
 
-Planning traces, since guards decide between graphs, and puts the masks in, since a symbol that
-cannot be padded runs at its exact size. It compiles nothing and runs nothing.
+Planning traces the function, because guards decide between graphs, and puts the masks in, because a
+symbol that cannot be padded runs at its exact size. Nothing is compiled or run here.
 """
 
 import dataclasses
@@ -134,7 +134,7 @@ class Planner:
             return False
         try:
             return self.draft(call).is_compiled
-        except ShapeExecError:  # newer specs may have another error, or none
+        except ShapeExecError:  # bind to the newest specs instead, which may not raise it
             return False
 
     def plan(self, call: BoundCall, *, is_proven_later: bool = False) -> Plan:
@@ -142,8 +142,9 @@ class Planner:
 
         Args:
             call: The call.
-            is_proven_later: Whether the caller proves what `may_wait`, by planning once more.
-                What a rule refuses is proven first, for it may be in the trace alone.
+            is_proven_later: Whether the caller proves the trace itself, by planning once more, if
+                `may_wait` allows it. Before a rule's refusal is raised the trace is proven in any
+                case: the refused equation may be in the symbolic trace only.
 
         Raises:
             BucketOverflowError: A size has no bucket.
@@ -156,7 +157,7 @@ class Planner:
             if plan.is_compiled:
                 return plan
             try:
-                self._store.prepared(plan.key, lambda plan=plan: outlined(plan, call))
+                self._store.making.prepared(plan.key, lambda plan=plan: outlined(plan, call))
             except UnsupportedPrimitiveError as error:
                 if is_proven_later:
                     is_proven_later = False
@@ -168,7 +169,7 @@ class Planner:
     def draft(
         self, call: BoundCall, trial: Iterable[str] = (), *, is_proven_later: bool = False
     ) -> Plan:
-        """Plan a call without its masks: whether a primitive is unsupported is left open.
+        """Plan a call without its masks, so that an unsupported primitive is not found yet.
 
         Args:
             call: The call.
@@ -176,7 +177,7 @@ class Planner:
             is_proven_later: See `plan`.
 
         Raises:
-            ShapeExecError: What `plan` raises, but for unsupported primitives.
+            ShapeExecError: Whatever `plan` raises, except `UnsupportedPrimitiveError`.
         """
         while True:
             reasons = self._symbols.reasons(call.base, call.sizes)

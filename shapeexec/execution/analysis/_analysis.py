@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, sizes_text
 from shapeexec.execution import _table
 from shapeexec.execution._drawing import plotter
 from shapeexec.execution._stats import Stats
@@ -155,7 +155,7 @@ def _buckets(found: Analysis) -> list[list[str]]:
     for use in found.uses[:_MOST_BUCKETS]:
         each = f"{use.run_seconds / use.hits * 1e3:.3g} ms" if use.hits else "-"
         shares = ", ".join(f"{share:.0%}" for share in use.waste.values()) or "-"
-        sizes = ", ".join(f"{symbol}={bucket}" for symbol, bucket in use.buckets.items())
+        sizes = sizes_text(use.buckets)
         share = f"{use.calls / calls:.1%}"
         made = f"{use.made_seconds:.2f} s" if use.graphs else "-"
         row = [sizes, str(use.calls), share, shares, str(use.graphs), str(use.hits), made, each]
