@@ -84,7 +84,7 @@ _own_primitives: set[Primitive] = set()
 
 
 def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
-    """Those that modules hold, by themselves or as the `primitive` of a value."""
+    """The primitives that modules hold, directly or as the `primitive` of a value."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages and cast(Any, module) is not None:
             for value in list(vars(module).values()):
@@ -93,7 +93,7 @@ def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
 
 
 def new_identity(name: str, on_lowering: Callable[[], None]) -> Callable[[Any], Any]:
-    """The `bind` of a new primitive that returns its operand: of an array, the same array.
+    """The `bind` of a new primitive that returns its operand unchanged.
 
     Args:
         name: The name of the primitive.

@@ -22,10 +22,11 @@ class Aligned(Bounded):
     """Buckets of another strategy, rounded up to multiples of a tile.
 
     A size gets the rounded bucket of the least size of its tile, so that the laws hold. Padding is
-    at most that of the other strategy and `to - 1` elements; there are at most as many graphs.
+    at most the padding of the other strategy plus `to - 1` elements; there are at most as many
+    graphs.
 
     Attributes:
-        to: What buckets are multiples of, such as 128.
+        to: The number whose multiples the buckets are, such as 128.
         strategy: The other strategy, as `as_strategy` takes it. By default each multiple is a
             bucket.
         minimum: The smallest bucket, a multiple or not. None: the first multiple in use.

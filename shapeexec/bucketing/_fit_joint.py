@@ -27,7 +27,7 @@ _COMPARED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
-    """What a call costs.
+    """The cost of a call.
 
     Attributes:
         at: From sizes by symbol, int arrays that broadcast, to the cost at each.
@@ -151,7 +151,7 @@ class _Space:
 
     @classmethod
     def of(cls, requests: Requests, cost: Cost, *, limits: Limits) -> "_Space":
-        """Round sizes up to multiples, and group those of which there are too many."""
+        """Round sizes up to multiples, and group them if there are too many."""
         symbols = requests.symbols
         most = _MOST_CANDIDATES.get(len(symbols), _FEWEST_CANDIDATES)
         steps = np.array([limits.multiple_of.get(symbol, 1) for symbol in symbols], np.intp)
@@ -241,15 +241,15 @@ def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints], max_memory:
 def _falling(
     costs: Floats, symbols: Sequence[str], *, values: Sequence[Ints], axis: int, place: Ints
 ) -> ConfigError:
-    told: list[str] = []
+    texts: list[str] = []
     for step in (0, 1):
         index = tuple(int(at) + (step if i == axis else 0) for i, at in enumerate(place))
         at = [own[i] for own, i in zip(values, index, strict=True)]
-        told.append(f"cost({sizes_text(dict(zip(symbols, at, strict=True)))}) = {costs[index]:g}")
+        texts.append(f"cost({sizes_text(dict(zip(symbols, at, strict=True)))}) = {costs[index]:g}")
     return ConfigError(
         f"cost falls as `{symbols[axis]}` grows.",
         option="cost",
-        got=", yet ".join(told),
+        got=", yet ".join(texts),
         fix="pass a cost that never falls, such as the running maximum of a measured one",
     )
 

@@ -144,7 +144,7 @@ def solve(problem: Problem, targets: Sequence[int], *, bound: Bound) -> tuple[Fr
         bound: Of the problem.
 
     Returns:
-        The ladders found, and whether those of the targets are the cheapest that there are.
+        The ladders found, and whether they are proven to be the cheapest for all targets.
     """
     frontier = Frontier(targets[-1])
     largest = max(range(problem.symbols), key=lambda axis: problem.costs.shape[axis])
@@ -204,7 +204,7 @@ def _alternate(
 def _improve(
     problem: Problem, axis: int, *, ladders: Ladders, frontier: Frontier
 ) -> dict[int, Ladders]:
-    """Find the best ladders of one symbol beside those of the others; by number of graphs."""
+    """Find the best ladders of one symbol for given ladders of the others, by number of graphs."""
     found: dict[int, Ladders] = {}
     least, known = math.inf, None
     for graphs, (cost, ladder) in enumerate(

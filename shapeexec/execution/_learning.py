@@ -1,7 +1,7 @@
 """Ladders that an Exec learns while it serves: `buckets=sx.Adaptive()`.
 
-What is learned, and when a ladder changes, is decided in `bucketing._adaptive_rule`. `_larger` runs
-calls in graphs of the old ladder, and has those of the new one made.
+`bucketing._adaptive_rule` decides when a ladder changes. `_larger` runs calls in graphs of the old
+ladder while other threads make the graphs of the new one.
 """
 
 import collections

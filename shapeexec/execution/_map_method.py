@@ -128,9 +128,9 @@ class MapMethod:
         Arrays may be `jax.ShapeDtypeStruct`s.
 
         Args:
-            *args: Those of the map.
-            reduce: Likewise.
-            **kwargs: Likewise.
+            *args: See `Exec.map`.
+            reduce: See `Exec.map`.
+            **kwargs: See `Exec.map`.
 
         Returns:
             The graphs, and which examples run in each.
@@ -147,9 +147,9 @@ class MapMethod:
         Arrays may be `jax.ShapeDtypeStruct`s.
 
         Args:
-            *args: Those of the map.
-            reduce: Likewise.
-            **kwargs: Likewise.
+            *args: See `Exec.map`.
+            reduce: See `Exec.map`.
+            **kwargs: See `Exec.map`.
 
         Returns:
             The explanation of each graph.

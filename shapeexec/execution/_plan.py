@@ -29,12 +29,12 @@ class Planned(Protocol):
 
     @property
     def key(self) -> Key:
-        """What names the graph."""
+        """The key of the graph."""
         ...
 
     @property
     def recipe(self) -> Compilable:
-        """What compiles the graph."""
+        """The recipe that compiles the graph."""
         ...
 
     @property

@@ -19,9 +19,9 @@ class Result:
     """A result that holds more than arrays. A graph returns it as a pytree of its arrays.
 
     Attributes:
-        arrays: The arrays of the result, and those of each nnx node.
+        arrays: The arrays of the result, and the arrays of each nnx node.
         part: The result without its arrays.
-        nodes: The nodes of the arguments as the function left them, and those of the result.
+        nodes: The nodes of the arguments as the function left them, and the nodes of the result.
     """
 
     arrays: Any

@@ -305,7 +305,7 @@ def _check_symbols(settings: Settings, given: Mapping[str, Any]) -> None:
 
 
 def _symbols(settings: Settings) -> frozenset[str]:
-    """The symbols of the specs, and without specs those of annotations and the first of others."""
+    """The symbols of the specs; without specs, of annotations and the first inferred ones."""
     symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
     is_open = settings.in_shapes is None
     return symbols | (symbols_of(settings.annotated) if is_open else frozenset[str]())

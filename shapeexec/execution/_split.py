@@ -29,7 +29,7 @@ from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
-"""The keyword of the function's own arrays: those of a module, or of `self`."""
+"""The keyword of the arrays of the function itself: a module, or `self`."""
 
 Place = int | str
 
@@ -60,7 +60,7 @@ class Call:
     Attributes:
         arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
             it was taken apart; None for a static argument.
-        named: The same by keyword. The arrays of the function itself are at `FUNCTION`.
+        named: The keyword arguments, in the same form. The function's own arrays are at `FUNCTION`.
         fn: The function. If the function itself was split, use `parts` instead.
         parts: The arguments that were taken apart, without their arrays, by place.
         constants: The static arguments, by place.

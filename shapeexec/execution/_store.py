@@ -37,7 +37,7 @@ class Store:
         name: The name of the function.
         make_learner: Makes the learner of the ladders, see `learner_of`.
 
-    What changes is written behind a lock. Reading one attribute needs none: it is replaced whole.
+    Attributes that change are written under a lock and replaced as a whole, so reads need no lock.
 
     Attributes:
         events: Reports what happens to callbacks and to the logger.

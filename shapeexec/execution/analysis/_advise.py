@@ -1,6 +1,6 @@
 """`Exec.advise`: facts are gathered, and every observer is asked.
 
-What each looks for is in `_of_buckets`, `_of_running`, `_of_program` and `_of_masks`.
+The observers are in `_of_buckets`, `_of_running`, `_of_program` and `_of_masks`.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ def advise(
 
 
 def advice_of(facts: Facts, *, make: Callable[[Mapping[str, Any]], Any]) -> Advice:
-    """The advice that facts give, the dearest first."""
+    """The advice for some facts, sorted by price."""
     lines = [line for observe in OBSERVERS for line in observe(facts)]
     return Advice(tuple(sorted(lines, key=_rank)), make)
 
