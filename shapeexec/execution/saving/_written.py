@@ -108,7 +108,7 @@ def read(source: str) -> Any:
     try:
         return _value(parsed(source))
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"{source[:80]!r} is not an option") from error
+        raise ValueError(f"{source[:80]!r} is not an option") from error  # `_load` warns
 
 
 def _value(node: ast.expr) -> Any:
@@ -127,4 +127,4 @@ def _value(node: ast.expr) -> Any:
             own = {str(keyword.arg): _value(keyword.value) for keyword in named}
             return _KINDS[name](*map(_value, args), **own)
         case _:
-            raise ValueError(f"{ast.unparse(node)[:80]!r} is not an option")
+            raise ValueError(f"{ast.unparse(node)[:80]!r} is not an option")  # `_load` warns
