@@ -8,10 +8,9 @@ these numbers at a new size is listed apart: a hit has them already.
 
 Besides, what a hit costs a model that has work to do: the demo's (on a GPU, a wider one of its
 kind), at sizes that are their own buckets, beside `jax.jit` of the same function at that size.
-Nothing is padded there, and what differs is all that an `Exec` adds: the look into the cache, the
-copy, the masks. Ten calls of one kind follow each other, as they do in a program: after another
-program's work the processor has forgotten Python's half of a call, and each call costs as much more
-as reading it anew takes.
+Nothing is padded there, so the difference is all that an `Exec` adds: the cache lookup, the copy
+of the input, the masks. Ten calls of one kind follow each other, as in a real program. If the two
+kinds took turns call by call, each would find the CPU caches cold, and both would seem slower.
 """
 
 import argparse

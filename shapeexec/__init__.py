@@ -3,7 +3,7 @@
 The answer is exactly that of the unpadded function: see `Exec`.
 """
 
-from shapeexec import attention, bucketing, masking, shape
+from shapeexec import attention, bucketing, masking, shape, tools
 from shapeexec._errors import (
     BackendError,
     BucketOverflowError,

@@ -17,6 +17,11 @@ def named(symbols: Iterable[str]) -> str:
     return " and ".join(f"`{symbol}`" for symbol in sorted(set(symbols)))
 
 
+def sizes_text(sizes: Mapping[str, object]) -> str:
+    """Sizes as text: "b=3, s=100"."""
+    return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+
+
 def beside(value: object, line: str | None) -> str:
     """The text of a value, and beside it the user's line that it comes from, if that is known."""
     return f"{value}   <- {line}" if line else str(value)

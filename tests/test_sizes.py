@@ -27,7 +27,6 @@ REASONS = {
     "shapeexec.attention.masks._base.Positions": "each method is one question about a pair",
     "shapeexec.execution._exec.Exec": "the interface to users",
     "shapeexec.execution._runner.Runner": "a method for each method of `Exec` that runs or looks",
-    "shapeexec.execution._store.Store": "the one owner of what changes, which keeps it in step",
 }
 
 

@@ -137,6 +137,7 @@ from shapeexec._compat.places import (  # noqa: F401 - others use it by the name
 from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the name of the package
     BODY_OF,
     CALLBACKS,
+    UNSAFE_ON_MADE_UP_DATA,
     Primitive,
     body_of,
     gamma_one,

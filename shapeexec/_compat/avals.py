@@ -59,7 +59,7 @@ def describe_aval(aval: Any) -> str:
 
 
 def aval_of_number(value: Any) -> Any:
-    """What a number of Python or NumPy is to JAX: its dtype, and weak if it is Python's.
+    """The dtype of a Python or NumPy number in JAX, and whether it is weak, as Python's are.
 
     `jax.typeof` refuses a Python integer that i32 does not hold.
     """
@@ -135,7 +135,7 @@ _KINDS: tuple[tuple[Any, DtypeKind], ...] = (
 
 @functools.cache
 def kind_of_dtype(dtype: Any) -> DtypeKind:
-    """What elements are: numbers of a kind, or opaque, as typed PRNG keys and float0 are."""
+    """The kind of elements: a kind of numbers, or opaque, such as typed PRNG keys and float0."""
     return next(kind for family, kind in _KINDS if jnp.issubdtype(dtype, family))
 
 

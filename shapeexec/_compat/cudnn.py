@@ -39,7 +39,7 @@ def cudnn_attention_gradient(
     is_causal: bool,
     window: int | None,
 ) -> tuple[Any, Any, Any]:
-    """The gradients of the operands, from the results of a forward pass, whoever made them."""
+    """The gradients of the operands, from the results of any forward pass."""
     bind, params = _cudnn_call("bwd", scale=scale, is_causal=is_causal, window=window)
     out, logsumexp = results
     unused = _unused_of_cudnn(d_out.dtype)
@@ -48,7 +48,7 @@ def cudnn_attention_gradient(
 
 
 def _unused_of_cudnn(dtype: Any) -> list[Any]:
-    """What stands for no bias, and for lengths, offsets and pages of queries and keys."""
+    """The placeholder for a missing bias, and for lengths, offsets and pages that are not used."""
     return [jnp.zeros(0, dtype)] * 7
 
 

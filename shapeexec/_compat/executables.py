@@ -91,7 +91,7 @@ def deserialized(
     params = compiled._params._replace(executable=_Checked(executable, check))
     call = executable.create_cpp_call(params)
     if call is None:
-        raise ValueError("the program calls the host")  # likewise
+        raise ValueError("the program calls the host")  # the caller turns it into a warning
     return compiled, call
 
 

@@ -35,7 +35,7 @@ def call_exported(program: Any, leaves: Sequence[Any]) -> Sequence[Any]:
     """
     wanted = [(aval.shape, aval.dtype) for aval in program.in_avals]
     if wanted != [(leaf.shape, leaf.dtype) for leaf in leaves]:
-        raise ValueError("the program takes other arguments")  # whoever loads it tells of it
+        raise ValueError("the program takes other arguments")  # the caller turns it into a warning
     return _called.bind(*leaves, exported=program)
 
 

@@ -113,7 +113,7 @@ def settings_around(eqn: Any) -> AbstractContextManager[Any]:
 
 
 def own_settings(eqn: Any) -> tuple[Any, ...] | None:
-    """Settings of an equation that are not those of this thread; None: there are none.
+    """Settings of an equation that differ from this thread's; None: none differ.
 
     They come from a `with` of the user's: how a draw makes its bits, where something is computed,
     and metadata for XLA.
@@ -191,7 +191,7 @@ def new_jaxpr(
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of an open jaxpr, those of the jaxprs inside of them too."""
+    """All equations of an open jaxpr, including equations of nested jaxprs."""
     for eqn in jaxpr.eqns:
         yield from (eqn, *equations_inside(eqn))
 
@@ -220,7 +220,7 @@ def live_equations(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, .
 
 
 class Environment(Generic[T]):
-    """What stands for each variable of an open jaxpr while its equations are walked.
+    """The value of each variable of an open jaxpr while its equations are walked.
 
     Args:
         values: For the arguments and the constants.
@@ -234,7 +234,7 @@ class Environment(Generic[T]):
         self._of_literal = of_literal
 
     def read(self, atom: Any) -> T:
-        """What stands for a variable or a constant operand."""
+        """The value of a variable or of a constant operand."""
         return self._of_literal(atom) if is_literal(atom) else self.values[atom]
 
     def write(self, atoms: Iterable[Any], values: Iterable[T]) -> None:

@@ -55,7 +55,7 @@ _JAX_LIBRARY = (
 
 @functools.cache  # of names, for code objects are equal whose files differ
 def origin_of(filename: str, name: str) -> str:
-    """Who speaks in a function: internal, library, user; or transparent, if nobody does."""
+    """The owner of a function's code: internal, library or user; or transparent, to be skipped."""
     if filename.startswith(_JAX_LIBRARY):
         return "library"
     if filename.startswith((_JAX_DIR, OWN_DIR)) and filename != _SERVED:
@@ -81,7 +81,7 @@ def _codes(function: Any) -> Iterator[types.CodeType]:
             pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
 
 
-# How JAX compares and prints the type of an array: whoever calls it asks of the dims.
+# JAX compares and prints types of arrays here; the question about dims is the caller's.
 _OF_AVALS = {
     id(code): code  # the hash of one reads all of it
     for owner, names in (
@@ -97,7 +97,7 @@ _OF_AVALS = {
 
 
 def asked_by(depth: int) -> tuple[str, str | None]:
-    """Who asks, by the nearest frame that speaks for itself, and the user's `file:line`.
+    """The owner of the nearest frame that is not transparent, and the user's `file:line`.
 
     Only a question of user code, and of JAX's library on its behalf, has a place.
     """
@@ -116,7 +116,7 @@ def asked_by(depth: int) -> tuple[str, str | None]:
 
 
 def is_foreign(code: types.CodeType) -> bool:
-    """Whether a function is no user code: of JAX, of NumPy, of Python's library or of our own."""
+    """Whether a function is of JAX, NumPy, the standard library or this library."""
     return origin_of(code.co_filename, code.co_name) != "user"
 
 
@@ -197,7 +197,7 @@ def eqn_line(eqn: Any) -> str | None:
 
 
 def _own_line(frames: Iterable[tuple[str, str, int]]) -> str | None:
-    """What tells of frames, innermost first: of each file, function and line."""
+    """The frames of the stack, innermost first: file, function and line of each."""
     of_users = (frame for frame in frames if origin_of(*frame[:2]) == "user")
     inner = next(of_users, None)
     if inner is None:

@@ -63,7 +63,14 @@ def jax_function(module: str, name: str) -> Callable[..., Any]:
 
 
 CALLBACKS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_callback"))
-"""The names of those that call a Python function while the program runs."""
+"""The names of primitives that call a Python function while the program runs."""
+
+UNSAFE_ON_MADE_UP_DATA: Mapping[str, str] = {
+    "while": "may never end",
+    "cond": "may take another branch",
+    **dict.fromkeys(sorted(CALLBACKS), "calls Python"),
+}
+"""By name the primitives that must not run on data other than the caller's, and why."""
 
 
 def is_own_primitive(primitive: Primitive) -> bool:
@@ -77,7 +84,7 @@ _own_primitives: set[Primitive] = set()
 
 
 def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
-    """Those that modules hold, by themselves or as the `primitive` of a value."""
+    """The primitives that modules hold, directly or as the `primitive` of a value."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages and cast(Any, module) is not None:
             for value in list(vars(module).values()):
@@ -86,7 +93,7 @@ def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
 
 
 def new_identity(name: str, on_lowering: Callable[[], None]) -> Callable[[Any], Any]:
-    """The `bind` of a new primitive that returns its operand: of an array, the same array.
+    """The `bind` of a new primitive that returns its operand unchanged.
 
     Args:
         name: The name of the primitive.

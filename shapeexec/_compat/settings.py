@@ -22,7 +22,7 @@ CACHED_EVENT = "/jax/compilation_cache/cache_hits"
 """The one that it records, without seconds, for each program from its own compilation cache."""
 
 trace_state_clean: Callable[[], bool] = _core.trace_state_clean
-"""False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""
+"""False inside any `jit`, `grad`, `vmap` or `scan` body, even if no argument is traced."""
 
 
 has_devices: Callable[[], bool] = _xla_bridge.backends_are_initialized
@@ -30,7 +30,7 @@ has_devices: Callable[[], bool] = _xla_bridge.backends_are_initialized
 
 
 def current_trace() -> object:
-    """What traces in this thread now; values of one trace must not be met in one outside of it."""
+    """The trace of this thread now; a value of one trace must not be used outside of it."""
     return _core.trace_ctx.trace
 
 
@@ -43,7 +43,7 @@ def default_device() -> Any:
 
 
 def config_fingerprint() -> tuple[Any, ...]:
-    """What of JAX's configuration changes how a function is traced or compiled.
+    """The configuration of JAX that affects how a function is traced or compiled.
 
     Covers x64, matmul precision, numeric promotion, the generator, the mesh and the default
     device: everything JAX itself puts into the key of its caches, and `checks_results`.
@@ -64,7 +64,7 @@ def named_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def is_as_unregistered(name: str, value: Any) -> bool:
-    """Whether a setting does what it does in a process where nobody has registered it.
+    """Whether a setting has the effect that it has if it is not registered.
 
     Some modules of JAX, and users, register one when they are imported. Flags of JAX are off then,
     and contexts of users empty.

@@ -17,7 +17,7 @@ from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention._call import Call, key_size, split
 from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
 from shapeexec.costing import Row, Use, add_row
-from shapeexec.costing._polynomial import Polynomial, constant, of_factor
+from shapeexec.costing._polynomial import Polynomial, constant, make_factor
 from shapeexec.costing._table import product
 
 _TILE = (128, 128)
@@ -44,7 +44,7 @@ def _density(call: Call, *, queries: Polynomial, keys: Polynomial) -> Polynomial
         of_pairs = np.vectorize(lambda *lengths: _share(mask, lengths), otypes=[float])
         return of_pairs(queries(sizes), keys(sizes))
 
-    return of_factor(f"density({mask}, {queries}, {keys})", at)
+    return make_factor(f"density({mask}, {queries}, {keys})", at)
 
 
 @functools.lru_cache(maxsize=4096)

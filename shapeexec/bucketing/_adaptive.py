@@ -1,4 +1,4 @@
-"""The strategy that learns while it serves, and what it has learned, as values.
+"""The strategy that learns from calls, and its learned state, as values.
 
 When a ladder changes is decided in `_adaptive_rule`. An `Exec` asks it, and makes the graphs.
 """
@@ -20,7 +20,7 @@ _POW2 = Pow2()
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is known of the sizes of one symbol.
+    """The learned state of one symbol.
 
     Attributes:
         weights: How often each size occurred, decayed, by ascending size.
@@ -49,23 +49,25 @@ class State:
 class Adaptive(Strategy):
     """Buckets that an `Exec` learns from the sizes of its calls, for each symbol by itself.
 
-    At first sizes have the buckets of `start`. The ladder changes when the padding that it has cost
-    too much pays for the graphs of a better one: what all graphs cost is never more than the
-    padding that has run. New graphs are made in other threads; until each is there its calls run in
-    the old ones. The value itself does not change: `run.settings.strategies` is one that holds
-    what was learned so far, and `run.save` writes it.
+    At first sizes have the buckets of `start`. The ladder changes when its excess padding so far
+    has cost as much as the graphs of a better ladder, so all graphs together never cost more than
+    the padding that has run. Other threads make the new graphs; until a graph is compiled its calls
+    run in the old ones. The value itself does not change: `run.settings.strategies` has one with
+    everything learned so far, and `run.save` writes it.
 
     Attributes:
         graphs: The most buckets of a ladder.
-        horizon: How many calls it remembers, and a new graph has to pay for itself: a call so many
-            calls ago counts 1/e of a new one.
-        horizon_seconds: Likewise by the clock, in seconds. None: time is no matter.
-        compile_calls: What making a graph costs, in calls of the mean size: seconds of a compile by
-            seconds of a call, less if it is no matter that a thread is busy. If other symbols have
-            buckets, too, a bucket has a graph with each of them: multiply by their number.
-        min_usage: The least share of calls for which there is a bucket: the largest sizes that are
-            rarer together have buckets of `start`, and a graph that is not on the ladder and has
-            served none of the last `1 / min_usage` calls leaves.
+        horizon: How many calls it remembers, in which a new graph has to pay for itself: a call
+            this many calls ago counts 1/e of a new one.
+        horizon_seconds: The same by the clock: a call this many seconds ago counts 1/e of a new
+            one. None: time does not matter.
+        compile_calls: The cost of making a graph, in calls of the mean size: the seconds of a
+            compilation divided by the seconds of a call, or less if a busy thread costs you little.
+            If other symbols have buckets too, each bucket has a graph with each of theirs: multiply
+            by their number.
+        min_usage: The least share of calls that a bucket is made for. The largest sizes, if they
+            are rarer together, use buckets of `start`. A graph that is not on the ladder is evicted
+            if it served none of the last `1 / min_usage` calls.
         cost: The cost of a call at a bucket, see `Ladder.fit`.
         start: The strategy before anything is learned, and past the last bucket, as `as_strategy`
             takes it.
@@ -116,9 +118,9 @@ class Adaptive(Strategy):
         states_of(self.learned)
 
     def bucket(self, size: int) -> int:
-        """Map a size to its bucket before anything is learned, that of `start`; see `Strategy`.
+        """Map a size to its bucket by `start`, as before anything is learned; see `Strategy`.
 
-        What was learned is by symbol: `of` has its buckets.
+        Learned buckets are per symbol: see `of`.
         """
         return cast(Strategy, self.start).bucket(size)
 
@@ -155,7 +157,7 @@ _RANGES: Mapping[str, tuple[float, str]] = {
     "compile_calls": (1e15, "5"),
     "min_usage": (1.0, "0.001"),
 }
-"""Per option, which is above 0, what it is below, and an example."""
+"""Per option its exclusive upper bound (the lower one is 0), and an example."""
 
 
 def strategy_at(rule: Adaptive, ladder: tuple[int, ...]) -> Strategy:
@@ -179,10 +181,10 @@ def text_of(states: Mapping[str, State]) -> str:
 
 
 def states_of(text: Any) -> dict[str, State]:
-    """What `text_of` has written.
+    """The states that `text_of` has written.
 
     Raises:
-        ConfigError: It has not written that.
+        ConfigError: `text` is not from `text_of`.
     """
     if text == "":
         return {}
@@ -206,5 +208,5 @@ def _state_of(own: Mapping[str, Any]) -> State:
     ascending = [[*state.weights], *buckets.values()]
     numbers = [state.due, now or 0.0, *state.weights.values()]
     if not all(map(math.isfinite, numbers)) or any(sorted({*n}) != [*n] for n in ascending):
-        raise ValueError("a number is not finite, or sizes do not ascend")  # `states_of` tells it
+        raise ValueError("a number is not finite, or sizes do not ascend")  # see `states_of`
     return state

@@ -1,7 +1,7 @@
 """When a ladder that learns changes: the rent-or-buy rule of `Adaptive`, as a pure function.
 
-From a state, the sizes of some requests and the time comes the next state, and a change of ladder
-if one pays. It has no clock and no threads; who makes graphs is not known here.
+A step takes a state, the sizes of some requests and the time, and returns the next state and, if it
+pays, a change of ladder. It has no clock and no threads, and makes no graphs.
 """
 
 import dataclasses
@@ -15,27 +15,27 @@ from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._fit import Floats, cheapest_ladders
 
 _FORGOTTEN = 1e-3
-"""A size whose weight is below it is remembered no longer."""
+"""A size with less weight is forgotten."""
 
 _MOST_CANDIDATES = 512
-"""Of sizes that may be buckets: a look takes milliseconds, whatever the sizes."""
+"""The most sizes that are considered as buckets, so that a look takes milliseconds."""
 
 _LOOK = 0.25
-"""What must be padded between two looks, in prices of a graph."""
+"""The least cost of padding between two looks, relative to the price of a graph."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change of ladder, and why it pays; `str` tells it in words.
+    """A change of ladder, and why it pays; `str` describes it.
 
     Attributes:
         before: The buckets that the remembered requests used, ascending.
         after: The new ladder.
-        made: How many graphs the change takes.
+        made: How many graphs the change needs.
         padding: The share of padding of the remembered requests, before and after.
-        saving: What the old ladder cost more on them, in calls of the mean size.
-        price: What making the graphs costs, in calls of the mean size.
-        request: After how many requests it came.
+        saving: The extra cost of the old ladder on these requests, in calls of the mean size.
+        price: The cost of making the graphs, in calls of the mean size.
+        request: The number of requests before the change.
     """
 
     before: tuple[int, ...]
@@ -63,17 +63,17 @@ def step(
     Let C(L) be the cost of all remembered requests, each with its weight, on a ladder L, and
     P(L, M) the price of the graphs that M needs and L does not hold. The ladder L stays as long as
     `C(L) <= C(M) + P(L, M)` for every M that reaches the largest size, and changes to the M that is
-    cheapest else. So what L has cost too much is what the change costs: the break-even rule of ski
-    rental. Proofs, and what follows from them: docs/adr/0027.
+    cheapest otherwise. So L is left when its excess cost equals the cost of the change: the
+    break-even rule of ski rental. Proofs and consequences: docs/adr/0027.
 
-    It looks for M only when so much was padded since the last look that it may have begun to pay,
+    It looks for M only when the padding since the last look has cost enough that a change may pay,
     and at least a quarter of the price of a graph.
 
     Args:
-        rule: What decides.
-        state: What is known.
-        sizes: Those of the requests since the last step, each at least 1.
-        now: The time, in seconds; of a clock that is not set back.
+        rule: The options.
+        state: The state before.
+        sizes: The sizes of the requests since the last step, each at least 1.
+        now: The time in seconds, by a clock that is not set back.
 
     Returns:
         The next state; the change, or None.
@@ -96,9 +96,9 @@ def refuse(state: State, *, ladder: Sequence[int], buckets: Sequence[int]) -> St
     """Go back to a ladder, since the graphs of some buckets could not be made.
 
     Args:
-        state: What is known.
+        state: The state before.
         ladder: The ladder to go back to.
-        buckets: Those that are not tried again.
+        buckets: The buckets that are not tried again.
     """
     held = tuple(sorted({*state.held, *ladder} - {*buckets}))
     refused = tuple(sorted({*state.refused, *buckets}))
@@ -126,7 +126,7 @@ def _learned(
         requests=state.requests + len(sizes),
         compiles=state.compiles + len(new),
         now=now,
-        # Graphs that are there now make a change cheaper than it was at the last look.
+        # New graphs make a change cheaper than it was at the last look.
         due=0.0 if new else state.due * kept,
     )
     return learned, padded
@@ -177,8 +177,8 @@ def _looked(rule: Adaptive, state: State) -> tuple[State, Change | None]:
 def _candidates(rule: Adaptive, state: State, *, price: float) -> list[tuple[int, ...]]:
     """Ladders of which one is the cheapest, with the price of its new graphs.
 
-    A bucket is a size, or one whose graph is there. The largest sizes, which are rarer than
-    `min_usage` together, need none. Of very many sizes some are no candidates.
+    Candidates for buckets are sizes, and buckets whose graphs are compiled. The largest sizes, if
+    rarer than `min_usage` together, need no bucket. Of very many sizes only some are candidates.
     """
     sizes, weights = np.array([*state.weights]), np.array([*state.weights.values()])
     rarer = np.cumsum(weights[::-1])[::-1] < rule.min_usage * weights.sum()
@@ -208,7 +208,7 @@ def _price(state: State, bucket: int, *, price: float) -> float:
 
 
 def buckets_of(sizes: Sequence[int], ladder: Sequence[int], *, start: Strategy) -> list[int]:
-    """The bucket of each size: on the ladder, and past its end that of `start`."""
+    """The bucket of each size: on the ladder, or by `start` past its end."""
     places = np.searchsorted(np.asarray(ladder, int), sizes).tolist()
     return [
         ladder[place] if place < len(ladder) else start.bucket(size)

@@ -87,7 +87,7 @@ def is_weight(count: Any) -> bool:
 
 
 def as_float(value: Any) -> float:
-    """A number as a float; NaN where it is no number, or one that no float holds."""
+    """A number as a float; NaN if it is not a number, or too large for a float."""
     try:
         return math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):

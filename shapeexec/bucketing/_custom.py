@@ -61,7 +61,7 @@ def as_part(value: object, name: str) -> Strategy:
     """As `as_strategy`, for the option `name` of another strategy.
 
     Raises:
-        ConfigError: `value` is no strategy, or one that learns: nobody would tell it of the calls.
+        ConfigError: `value` is not a strategy, or learns: a part does not get the sizes of calls.
     """
     strategy = as_strategy(value, name)
     if strategy.learns:
@@ -123,7 +123,7 @@ def _made(kind: type) -> str:
     """The source of an instance, with `...` for the arguments that a class needs."""
     try:
         parameters = inspect.signature(kind).parameters.values()
-    except ValueError:  # of some builtin classes it is not known
+    except ValueError:  # some builtin classes have no signature
         return f"{code(kind)}(...)"
     is_needed = any(one.default is one.empty and one.kind not in _MANY for one in parameters)
     return f"{code(kind)}({'...' if is_needed else ''})"

@@ -1,6 +1,6 @@
-"""Strategies that follow from a demand: multiples of a tile, or a greatest share of padding.
+"""Strategies by a requirement: multiples of a tile, or a greatest share of padding.
 
-The ladders given by numbers alone are in `_fixed`, and the tiles of devices in `costing`.
+Ladders that are given by numbers are in `_fixed`, and the tiles of devices in `costing`.
 """
 
 import bisect
@@ -8,11 +8,11 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._bounded import Bounded
-from shapeexec.bucketing._checks import as_int
+from shapeexec.bucketing._checks import as_float, as_int
 from shapeexec.bucketing._custom import as_part
 from shapeexec.bucketing._laws import checked_bucket
 
@@ -22,10 +22,11 @@ class Aligned(Bounded):
     """Buckets of another strategy, rounded up to multiples of a tile.
 
     A size gets the rounded bucket of the least size of its tile, so that the laws hold. Padding is
-    at most that of the other strategy and `to - 1` elements; there are at most as many graphs.
+    at most the padding of the other strategy plus `to - 1` elements; there are at most as many
+    graphs.
 
     Attributes:
-        to: What buckets are multiples of, such as 128.
+        to: The number whose multiples the buckets are, such as 128.
         strategy: The other strategy, as `as_strategy` takes it. By default each multiple is a
             bucket.
         minimum: The smallest bucket, a multiple or not. None: the first multiple in use.
@@ -48,7 +49,7 @@ class Aligned(Bounded):
         try:
             bucket = checked_bucket(self.strategy, first)
         except BucketOverflowError:
-            bucket = checked_bucket(self.strategy, size)  # its error tells the size
+            bucket = checked_bucket(self.strategy, size)  # its error names the size
         return -(-bucket // self.to) * self.to
 
 
@@ -63,7 +64,7 @@ class MemoryOptimal(Bounded):
     Attributes:
         max_waste: The greatest share of a bucket that is padding, above 0 and below 1.
         minimum: The first bucket, which all smaller sizes share, whatever their padding. None: the
-            greatest that size 1 may have, which is 1 below a share of a half.
+            greatest bucket that size 1 may have: 1 if `max_waste` is below a half.
         maximum: The last bucket. None: no end.
         beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
@@ -77,10 +78,7 @@ class MemoryOptimal(Bounded):
     def _checked(self, name: str, value: object) -> object:
         if name != "max_waste":
             return as_int(value, name)
-        try:
-            share = math.nan if isinstance(value, str) else float(cast(Any, value))
-        except (TypeError, OverflowError):
-            share = math.nan
+        share = as_float(value)
         if not 0 < share < 1:
             raise ConfigError(
                 f"max_waste={value!r} is not a number above 0 and below 1.",

@@ -1,7 +1,7 @@
 """From requests and a cost to the cheapest ladders of all symbols: candidates, limits, the choice.
 
 The search is in `_joint`, and for one symbol in `_fit`. It is a pure function of requests, cost and
-options: what fits again while it serves can call it.
+options, so it may be called again while a service runs.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, sizes_text
 from shapeexec.bucketing._fit import Floats, Ints, cheapest_ladders
 from shapeexec.bucketing._fitted import FitRow, Fitted
 from shapeexec.bucketing._fixed import Ladder
@@ -19,20 +19,21 @@ from shapeexec.bucketing._requests import Requests
 
 _MOST_CANDIDATES = {1: 1 << 20, 2: 160, 3: 40}
 _FEWEST_CANDIDATES = 16
-_MARGIN = 8.0  # sums and differences on the way to a total are no larger than so many of it
-_ALWAYS_COUNTED = 64  # graphs, though requests may use fewer: `by_graphs` goes so far
+_MARGIN = 8.0  # intermediate sums and differences are at most this many times the total
+_ALWAYS_COUNTED = 64  # `by_graphs` goes up to this number even if requests use fewer graphs
 _COMPARED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """The numbers of graphs of several symbols that are compared, where none is given."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
-    """What a call costs.
+    """The cost of a call.
 
     Attributes:
         at: From sizes by symbol, int arrays that broadcast, to the cost at each.
-        may_fall: Whether it may fall as a size grows; then its running maximum is fitted to.
-        memory: Likewise to the bytes that a call needs; its running maximum counts. None: any.
+        may_fall: Whether it may fall as a size grows; then its running maximum is used.
+        memory: From sizes to the bytes that a call needs; its running maximum is used. None: not
+            limited.
     """
 
     at: Callable[[Mapping[str, Ints]], Floats]
@@ -42,17 +43,17 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What ladders must fulfil, and how many graphs are worth it.
+    """The constraints of ladders, and the price of graphs.
 
     Attributes:
         graphs: The greatest number of graphs.
-        is_chosen: Whether fewer are taken where the options below say so.
-        multiple_of: By symbol what its buckets are multiples of.
-        must: By symbol the buckets that must be there.
+        is_chosen: Whether the options below may choose fewer graphs.
+        multiple_of: By symbol the number whose multiples its buckets are.
+        must: By symbol the buckets that the ladder must have.
         max_waste: The greatest share of the cost that padding may take; None: any.
         max_memory: The most bytes that a call may need in its bucket.
-        seconds_per_graph: What a graph costs once, in the unit of the cost.
-        requests: How many requests share that.
+        seconds_per_graph: The cost of making a graph, in the unit of the cost.
+        requests: The number of requests that share this cost.
     """
 
     graphs: int
@@ -100,13 +101,13 @@ def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fitted:
 
 
 def _useful(limits: Limits, requests: Requests) -> Limits:
-    """The limits without graphs that no ladders could use: tables have a column for each."""
+    """The limits with at most as many graphs as ladders can use: tables have a column for each."""
     most = len(requests.sizes) + sum(map(len, limits.must.values()))
     return dataclasses.replace(limits, graphs=min(limits.graphs, max(most, _ALWAYS_COUNTED)))
 
 
 def fitted_to(requests: Requests, cost: Cost, *, strategies: Mapping[str, Ladder]) -> Fitted:
-    """What requests cost in given ladders.
+    """The cost of requests in given ladders.
 
     Args:
         requests: How often each combination of sizes occurs.
@@ -150,7 +151,7 @@ class _Space:
 
     @classmethod
     def of(cls, requests: Requests, cost: Cost, *, limits: Limits) -> "_Space":
-        """Round sizes up to multiples, and group those of which there are too many."""
+        """Round sizes up to multiples, and group them if there are too many."""
         symbols = requests.symbols
         most = _MOST_CANDIDATES.get(len(symbols), _FEWEST_CANDIDATES)
         steps = np.array([limits.multiple_of.get(symbol, 1) for symbol in symbols], np.intp)
@@ -205,7 +206,7 @@ def _check_that_each_fits(
     raise ConfigError(
         f"max_memory={limits.max_memory:.0f} is too little for a request: it needs more bytes.",
         option="max_memory",
-        got=", ".join(f"{symbol}={size}" for symbol, size in request),
+        got=sizes_text(dict(request)),
         fix="a larger max_memory=, or requests that are split, such as smaller batches",
     )
 
@@ -240,17 +241,15 @@ def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints], max_memory:
 def _falling(
     costs: Floats, symbols: Sequence[str], *, values: Sequence[Ints], axis: int, place: Ints
 ) -> ConfigError:
-    told: list[str] = []
+    texts: list[str] = []
     for step in (0, 1):
         index = tuple(int(at) + (step if i == axis else 0) for i, at in enumerate(place))
-        sizes = ", ".join(
-            f"{symbol}={own[at]}" for symbol, own, at in zip(symbols, values, index, strict=True)
-        )
-        told.append(f"cost({sizes}) = {costs[index]:g}")
+        at = [own[i] for own, i in zip(values, index, strict=True)]
+        texts.append(f"cost({sizes_text(dict(zip(symbols, at, strict=True)))}) = {costs[index]:g}")
     return ConfigError(
         f"cost falls as `{symbols[axis]}` grows.",
         option="cost",
-        got=", yet ".join(told),
+        got=", yet ".join(texts),
         fix="pass a cost that never falls, such as the running maximum of a measured one",
     )
 
@@ -271,7 +270,7 @@ def _targets(space: _Space, limits: Limits) -> list[int]:
 
 
 def _solved(space: _Space, limits: Limits) -> tuple[Frontier, Sequence[float]]:
-    """The cheapest ladders by number of graphs, and what no ladders cost less than."""
+    """The cheapest ladders by number of graphs, and lower bounds of the cost."""
     if space.problem.symbols == 1:
         frontier = _of_one(space.problem, limits.graphs)
         return frontier, [frontier.cost(k) for k in range(limits.graphs + 1)]
@@ -279,8 +278,8 @@ def _solved(space: _Space, limits: Limits) -> tuple[Frontier, Sequence[float]]:
     bound = lower_bound(space.problem, limits.graphs)
     frontier, is_optimal = solve(space.problem, targets, bound=bound)
     if space.relaxed is not None:
-        # Requests that share a candidate may run in different graphs: the cheapest ladders of the
-        # relaxed problem may need more graphs. By one symbol at a time they need no more.
+        # Requests that share a candidate may run in different graphs, so the cheapest ladders of
+        # the relaxed problem may need more graphs. The bounds by one symbol at a time still hold.
         return frontier, lower_bound(space.relaxed, limits.graphs).costs
     if not is_optimal:
         return frontier, bound.costs
@@ -348,7 +347,7 @@ def _too_few(limits: Limits) -> ConfigError:
 def _rows(
     requests: Requests, cost: Cost, *, strategies: Mapping[str, Ladder]
 ) -> tuple[FitRow, ...]:
-    """What runs in each graph, the costliest first."""
+    """The requests in each graph, the costliest first."""
     symbols = requests.symbols
     columns = [
         _buckets(strategies[symbol], requests.sizes[:, i]) for i, symbol in enumerate(symbols)

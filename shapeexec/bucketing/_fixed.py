@@ -9,12 +9,12 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy, overflow
 from shapeexec.bucketing._bounded import Bounded, as_beyond, bucket_beyond
-from shapeexec.bucketing._checks import Sizes, as_int, histogram
+from shapeexec.bucketing._checks import Sizes, as_float, as_int, histogram
 from shapeexec.bucketing._fit import cheapest_buckets, costs_of
 
 
@@ -115,10 +115,7 @@ class Geometric(Bounded):
     def _checked(self, name: str, value: object) -> object:
         if name != "ratio":
             return as_int(value, name)
-        try:
-            ratio = math.nan if isinstance(value, str) else float(cast(Any, value))
-        except (TypeError, OverflowError):
-            ratio = math.nan
+        ratio = as_float(value)
         if not 1 < ratio < math.inf:
             raise ConfigError(
                 f"ratio={value!r} is not a finite number above 1.",

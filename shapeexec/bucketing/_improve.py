@@ -1,6 +1,6 @@
 """Ladders made better step by step: buckets removed, merged and split.
 
-`_fit_joint` fits ladders anew; here each change is small, and is told.
+`_fit_joint` fits ladders from scratch; here each change is small and reported.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ class BucketChange:
     """One change of a ladder.
 
     Attributes:
-        kind: `"remove"`: a bucket that is hardly used goes. `"merge"`: one goes whose calls cost
-            less in the next one than a graph costs. `"split"`: one comes, and takes calls from the
-            next one.
-        symbol: Whose bucket it is.
-        bucket: The one that goes or comes.
-        cost: How much more the requests cost for it; below 0: how much less.
-        graphs: How many more graphs they use; below 0: how many fewer.
+        kind: `"remove"`: a bucket that is hardly used is removed. `"merge"`: a bucket is removed
+            whose calls cost less in the next bucket than its graph costs. `"split"`: a bucket is
+            added, and takes calls from the next one.
+        symbol: The symbol of the bucket.
+        bucket: The bucket that is removed or added.
+        cost: The change in the cost of all requests.
+        graphs: The change in the number of graphs.
 
     Example:
         >>> change = BucketChange("split", symbol="s", bucket=48, cost=-0.5, graphs=1)
@@ -55,12 +55,12 @@ class BucketChange:
 
 @dataclasses.dataclass(frozen=True)
 class Optimized:
-    """Buckets that were improved, and what each change does; `print` it.
+    """Improved buckets, and the effect of each change; `print` it.
 
     Attributes:
-        before: The buckets as they were, with what the requests cost in them.
-        fitted: The buckets after all changes, likewise: `run.variant(buckets=fitted.strategies)`.
-        changes: In the order in which they were made.
+        before: The buckets before, and the cost of the requests in them.
+        fitted: The buckets after all changes: `run.variant(buckets=fitted.strategies)`.
+        changes: The changes, in the order in which they were made.
 
     Example:
         >>> run = sx.Exec(lambda x: x * 2, ("s",), buckets=[10, 11, 100])
@@ -95,12 +95,12 @@ class Wanted:
     """Which changes are made.
 
     Attributes:
-        remove: Buckets of less than this share of the requests go.
-        merge: Whether buckets go whose calls cost less in the next one than a graph.
-        split: Buckets of which more than this share of the cost is padding are split, where that
-            pays for the graphs.
-        graph_cost: What a graph costs, in the unit of the cost.
-        keep: By symbol buckets that are there in any case: some come first, and none goes.
+        remove: Buckets with less than this share of the requests are removed.
+        merge: Whether to remove buckets whose calls cost less in the next bucket than a graph.
+        split: Buckets with more than this share of padding in their cost are split, if that pays
+            for the graphs.
+        graph_cost: The cost of a graph, in the unit of the cost.
+        keep: By symbol the buckets that are never removed; missing ones are added first.
     """
 
     remove: float
@@ -112,12 +112,12 @@ class Wanted:
     )
 
     def missing(self, ladders: Ladders) -> Iterator[tuple[str, int]]:
-        """The buckets that are to be there, and are not."""
+        """The buckets in `keep` that a ladder lacks."""
         for symbol, buckets in self.keep.items():
             yield from ((symbol, bucket) for bucket in buckets if bucket not in ladders[symbol])
 
     def may_go(self, ladders: Ladders) -> Iterator[tuple[str, int]]:
-        """All buckets but the greatest, and those that are kept."""
+        """The buckets that may be removed: all but the greatest and those in `keep`."""
         for symbol, held in ladders.items():
             kept = self.keep.get(symbol, ())
             yield from ((symbol, bucket) for bucket in held[:-1] if bucket not in kept)
@@ -153,7 +153,7 @@ def improve(requests: Requests, cost: Cost, *, ladders: Ladders, wanted: Wanted)
 
 
 class _Scores:
-    """What requests cost in ladders, and how many graphs they use.
+    """The cost of requests in ladders, and the number of graphs they use.
 
     Args:
         requests: How often each combination of sizes occurs.
@@ -185,7 +185,7 @@ class _Scores:
     def change(
         self, kind: Literal["remove", "merge", "split"], at: tuple[str, int], *, ladders: Ladders
     ) -> tuple[BucketChange, Ladders]:
-        """What it does if a bucket goes or comes, and the ladders then."""
+        """The effect of removing or adding a bucket, and the ladders after it."""
         symbol, bucket = at
         held = set(ladders[symbol])
         held = held | {bucket} if kind == "split" else held - {bucket}
@@ -211,7 +211,7 @@ _Step = tuple[BucketChange, Ladders] | None
 
 
 def _removed(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
-    """The bucket that is used least goes."""
+    """Remove the bucket that is used least."""
     buckets, total = scores.buckets(ladders), float(scores.counts.sum())
     column = {symbol: buckets[:, i] for i, symbol in enumerate(scores.symbols)}
     shares = {
@@ -225,14 +225,14 @@ def _removed(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
 
 
 def _merged(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
-    """The bucket goes whose graphs cost most beside the padding that they spare."""
+    """Remove the bucket whose graphs cost most, less the padding that they save."""
     places = wanted.may_go(ladders) if wanted.merge else ()
     tried = [scores.change("merge", at, ladders=ladders) for at in places]
     return _best(tried, wanted)
 
 
 def _split(scores: _Scores, ladders: Ladders, *, wanted: Wanted, before: Ladders) -> _Step:
-    """The bucket comes that spares most padding beside the graphs that it takes."""
+    """Add the bucket that saves most padding, less the graphs that it needs."""
     tried: list[tuple[BucketChange, Ladders]] = []
     for symbol, bucket, waste, sizes in scores.waste(ladders):
         distinct = np.setdiff1d(sizes[sizes < bucket], before[symbol])  # none that was removed

@@ -3,8 +3,9 @@
 Sizes are indices of candidate buckets here, and costs an array over them; `_requests` makes both.
 For one symbol `_fit` is faster.
 
-Ladders of all symbols but one given, those of the last follow from dynamic programming. Where the
-others have few candidates all their ladders are tried, with bounds; else the symbols take turns.
+If the ladders of all symbols but one are fixed, dynamic programming finds the ladder of the last.
+If the others have few candidates, all their ladders are tried, with bounds; else the symbols take
+turns.
 """
 
 import dataclasses
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from shapeexec.bucketing._fit import Floats, Ints
 
 MOST_LADDERS = 4096
-"""How many ladders of the other symbols are compared by their bounds."""
-MOST_PROGRAMS = 300
-"""How many of them are solved, before what is left is told as a gap to the lower bound."""
+"""The most ladders of the other symbols that are compared by their bounds."""
+MOST_SOLVED = 300
+"""The most ladders of the other symbols that are solved; then a gap to the lower bound remains."""
 _MOST_ROUNDS = 8
 _STARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -101,12 +102,12 @@ class Frontier:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What no ladders cost less than, by the number of graphs; and ladders that relax the problem.
+    """Lower bounds of the cost, by the number of graphs, and ladders that relax the problem.
 
     Attributes:
         costs: By the number of graphs; index 0 is infinite.
-        excess: By symbol, likewise: what its padding alone costs at least.
-        starts: By symbol and number of buckets the ladder of that cost.
+        excess: By symbol and number of graphs, a lower bound of the cost of its padding.
+        starts: By symbol and number of buckets, the ladder of that cost.
     """
 
     costs: tuple[float, ...]
@@ -117,16 +118,16 @@ class Bound:
 def lower_bound(problem: Problem, most: int) -> Bound:
     """Bound the cost from below: each symbol has all the graphs for itself.
 
-    k graphs use at most k buckets of each symbol. If the others were not padded, the best k buckets
-    of one are known. What each costs so adds up if the cost of padding one symbol never falls as
-    another one grows, as in a product of sizes; else the largest one is the bound.
+    k graphs use at most k buckets of each symbol. The best k buckets of one symbol are known if the
+    others are not padded. The costs of all symbols add up if the cost of padding one symbol never
+    falls as another one grows, as in a product of sizes; else the largest is the bound.
     """
     exact = problem.exact_cost
     excess: list[tuple[float, ...]] = []
     starts: list[tuple[tuple[int, ...], ...]] = []
     for axis in range(problem.symbols):
-        program = _Program(problem, axis, ladders=None)
-        found = list(itertools.accumulate(program.solve(most), min))  # at most so many
+        solver = _OneSymbolSolver(problem, axis, ladders=None)
+        found = list(itertools.accumulate(solver.solve(most), min))  # at most so many
         excess.append((math.inf, *(max(cost - exact, 0.0) for cost, _ in found)))
         starts.append(tuple(ladder for _, ladder in found))
     add = sum if _adds_up(problem.costs) else max
@@ -143,7 +144,7 @@ def solve(problem: Problem, targets: Sequence[int], *, bound: Bound) -> tuple[Fr
         bound: Of the problem.
 
     Returns:
-        The ladders found, and whether those of the targets are the cheapest that there are.
+        The ladders found, and whether they are proven to be the cheapest for all targets.
     """
     frontier = Frontier(targets[-1])
     largest = max(range(problem.symbols), key=lambda axis: problem.costs.shape[axis])
@@ -165,16 +166,16 @@ def _enumerate(
     for ladders in _all_ladders(problem, axis):
         ranked.append((problem.cost(ladders) - exact, ladders))
     ranked.sort(key=lambda found: found[0])
-    programs = 0
+    solved = 0
     for excess, ladders in ranked:
         own = bound.excess[axis]
         least = [exact + (excess + own[k] if adds_up else max(excess, own[k])) for k in targets]
         costs = [frontier.cost(k) for k in targets]
         if all(a >= b for a, b in zip(least, costs, strict=True)):
             continue
-        if programs == MOST_PROGRAMS:
+        if solved == MOST_SOLVED:
             return False
-        programs += 1
+        solved += 1
         _improve(problem, axis, ladders=ladders, frontier=frontier)
     return True
 
@@ -203,11 +204,11 @@ def _alternate(
 def _improve(
     problem: Problem, axis: int, *, ladders: Ladders, frontier: Frontier
 ) -> dict[int, Ladders]:
-    """Find the best ladders of one symbol beside those of the others; by number of graphs."""
+    """Find the best ladders of one symbol for given ladders of the others, by number of graphs."""
     found: dict[int, Ladders] = {}
     least, known = math.inf, None
     for graphs, (cost, ladder) in enumerate(
-        _Program(problem, axis, ladders=ladders).solve(frontier.most), start=1
+        _OneSymbolSolver(problem, axis, ladders=ladders).solve(frontier.most), start=1
     ):
         if cost < least:
             least, known = cost, (*ladders[:axis], ladder, *ladders[axis + 1 :])
@@ -217,14 +218,14 @@ def _improve(
     return found
 
 
-class _Program:
+class _OneSymbolSolver:
     """Dynamic programming over the candidates of one symbol.
 
     Args:
         problem: The requests.
         axis: The symbol.
-        ladders: Those of the others; its own is not read. None: the others are not padded, and each
-            bucket that a request uses is one graph.
+        ladders: The ladders of the other symbols; its own entry is not read. None: the others are
+            not padded, and each bucket that a request uses is one graph.
     """
 
     def __init__(self, problem: Problem, axis: int, *, ladders: Ladders | None) -> None:

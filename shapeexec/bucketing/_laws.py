@@ -1,6 +1,6 @@
 """The laws that every strategy must obey, and their checks.
 
-How good a bucket is, is not known here: only whether buckets are consistent.
+The laws say whether buckets are consistent, not how good they are.
 """
 
 import itertools
@@ -121,11 +121,11 @@ def buckets_of(strategy: HasBucket, sizes: Iterable[int]) -> tuple[int, ...]:
 def checked_range(strategy: HasLowerBound, size: int) -> tuple[int, int]:
     """The smallest size in the bucket of a size, and the bucket.
 
-    In a monotone strategy the size lies between them. `check_laws` checks that at some sizes only,
-    so it is checked here at each size that occurs.
+    In a monotone strategy the size lies between the two. `check_laws` tests that at some sizes
+    only, so it is tested here at each size that occurs.
 
     Raises:
-        StrategyError: It does not, or the bucket breaks another law.
+        StrategyError: The strategy is not monotone, or the bucket breaks another law.
         BucketOverflowError: The size is past the strategy's last bucket.
     """
     bucket = checked_bucket(strategy, size)

@@ -1,6 +1,6 @@
 """Requests: how often each combination of sizes occurs, as people write them.
 
-What is fitted to them is in `_fit_joint`.
+`_fit_joint` fits ladders to them.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from shapeexec.bucketing._checks import as_float, as_int, is_int, is_weight
 from shapeexec.bucketing._fit import Floats, Ints
 
 GREATEST_SIZE = 1 << 53
-"""Each size up to here is a float, and a multiple just above it is an int64."""
+"""Sizes up to here are exact as floats, and multiples just above it fit an int64."""
 _GREATEST_COUNT = 1e290  # times a size it is a float
 
 Request = int | Sequence[int] | Mapping[str, int]

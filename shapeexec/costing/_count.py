@@ -1,7 +1,7 @@
 """The work of a jaxpr, equation by equation: calls in place, loops by their length.
 
-What a primitive costs is in `_table`. How bytes are counted: XLA computes pointwise equations in
-the loop of what reads them. Such a value moves no bytes if one loop reads it; else it is written
+The costs of primitives are in `_table`. How bytes are counted: XLA computes pointwise equations in
+the loop of their readers. Such a value moves no bytes if one loop reads it; else it is written
 once, and read by each loop.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shapeexec import _compat
-from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, of_dim
+from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, read_dim
 from shapeexec.costing._table import ROWS, Dims, Row, Use, product
 from shapeexec.costing._work import Work
 from shapeexec.masking._registry import nested_jaxpr
@@ -43,10 +43,10 @@ class Node:
     """An equation whose operands are values of the outermost jaxpr: calls are taken apart.
 
     Attributes:
-        eqn: With variables of its own for its results.
-        reads: The variables that it reads, in order; constants are none.
+        eqn: The equation, with new variables for its results.
+        reads: The variables that it reads, in order, without literals.
         where: The user's line, `code  (file.py:12)`; None if unknown.
-        row: What its primitive costs; None: that is not known.
+        row: The costs of its primitive; None: the table has no row.
     """
 
     eqn: Any
@@ -60,7 +60,7 @@ def count(closed_jaxpr: Any, outward: Callable[[Any], Any]) -> list[Counted]:
 
     Args:
         closed_jaxpr: The program.
-        outward: From the text of a dim of it to the dim in the symbols of calls.
+        outward: From the text of a dim in the program to the dim in the symbols of calls.
     """
     return [*_Counter(outward).counted(_compat.opened(closed_jaxpr), where=None)]
 
@@ -76,14 +76,14 @@ def flattened(jaxpr: Any) -> list[Node]:
 def alive(closed_jaxpr: Any, outward: Callable[[Any], Any]) -> tuple[Polynomial, ...]:
     """The bytes of results and of values in between that are needed at once.
 
-    Arguments are left out. XLA computes in another order, and in place where it can.
+    Arguments are left out. XLA may compute in another order, and in place.
 
     Args:
         closed_jaxpr: The program.
         outward: See `count`.
 
     Returns:
-        The greatest of these is the most memory.
+        Polynomials; at given sizes the peak memory is the greatest of them.
     """
     return _undominated(_Counter(outward).alive(_compat.opened(closed_jaxpr)))
 
@@ -96,7 +96,7 @@ class _Counter:
         self._known: dict[str, Polynomial] = {}
 
     def counted(self, jaxpr: Any, *, where: str | None) -> Iterator[Counted]:
-        """The work of an open jaxpr, that of nested ones too."""
+        """The work of an open jaxpr and of the jaxprs nested in it."""
         nodes: list[Node] = []
         values = {var: var for var in (*jaxpr.invars, *jaxpr.constvars)}
         results = _flatten(jaxpr, values, nodes=nodes, where=where)
@@ -124,15 +124,15 @@ class _Counter:
         return Use(eqn.params, operands, tuple(map(self._dims, eqn.outvars)))
 
     def _dims(self, atom: Any) -> Dims:
-        return tuple(map(self.of_dim, getattr(atom.aval, "shape", ())))
+        return tuple(map(self.read_dim, getattr(atom.aval, "shape", ())))
 
-    def of_dim(self, dim: Any) -> Polynomial:
+    def read_dim(self, dim: Any) -> Polynomial:
         """A dim of the jaxpr in the symbols of calls."""
         if isinstance(dim, int):
             return constant(dim)
         text = _dim.dim_text(dim)
         if text not in self._known:
-            self._known[text] = of_dim(self._outward(text))
+            self._known[text] = read_dim(self._outward(text))
         return self._known[text]
 
     def _bytes(self, atom: Any) -> Polynomial:
@@ -182,7 +182,7 @@ class _Counter:
     def scan(self, node: Node) -> Iterator[Counted]:
         """A loop of known length: its body in each step."""
         params = node.eqn.params
-        length = self.of_dim(params["length"])
+        length = self.read_dim(params["length"])
         yield from self._repeated(params["jaxpr"], node, times=length)
 
     def while_(self, node: Node) -> Iterator[Counted]:
@@ -214,7 +214,7 @@ _LOOPS: Mapping[str, Callable[[_Counter, Node], Iterator[Counted]]] = {
 
 
 def _undominated(polynomials: Sequence[Polynomial]) -> tuple[Polynomial, ...]:
-    """Those that no other one exceeds in each term."""
+    """The polynomials that no other one exceeds in each term."""
     kept: list[Polynomial] = []
     for one in sorted(set(polynomials), key=lambda found: -sum(found.terms.values())):
         if not any(
@@ -235,7 +235,7 @@ def _typical(work: Work) -> float:
 
 
 def _inner(eqn: Any) -> Any | None:
-    """The jaxpr that an equation only wraps, as an open one; None: it is no such equation."""
+    """The open jaxpr that an equation only wraps; None: the equation is not a wrapper."""
     nested = nested_jaxpr(eqn)
     if nested is not None:
         return _compat.opened(nested)
@@ -253,9 +253,10 @@ def _flatten(
 
     Args:
         jaxpr: An open jaxpr.
-        values: By variable of it the variable that it stands for; constants stand for themselves.
-        nodes: Where they are added.
-        where: The line around it.
+        values: By variable of the jaxpr the outer variable that it stands for; constants stand for
+            themselves.
+        nodes: The list to which nodes are added.
+        where: The line of the equation that holds the jaxpr; None if unknown.
     """
 
     def read(atom: Any) -> Any:
@@ -266,7 +267,7 @@ def _flatten(
         inner = _inner(eqn)
         if inner is None:
             reads = tuple(var for var in map(read, eqn.invars) if var is not None)
-            # One jaxpr may be called twice: each call makes variables of its own.
+            # A jaxpr may be called twice: each call gets new variables.
             made = [_compat.new_variable(var.aval) for var in eqn.outvars]
             values.update(zip(eqn.outvars, made, strict=True))
             row = ROWS.get(eqn.primitive.name)
@@ -279,7 +280,7 @@ def _flatten(
 
 
 def _roots(nodes: Sequence[Node], results: Sequence[Any]) -> list[int | None]:
-    """By node the one that ends the loop which computes it; None: it is the end itself."""
+    """For each node the last node of the fused loop that computes it; None: the node itself."""
     readers: dict[Any, list[int]] = {}
     for number, node in enumerate(nodes):
         for var in node.reads:

@@ -1,4 +1,4 @@
-"""`CostModel`: what one call costs at any sizes, as a value that prints and that can be called.
+"""`CostModel`: the cost of one call as a function of its sizes, as a value that prints.
 
 `_count` reads the program, and `_speed` measures the device.
 """
@@ -8,11 +8,11 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from shapeexec._errors import ConfigError, beside
+from shapeexec._errors import ConfigError, beside, sizes_text
 from shapeexec.bucketing import _fit_joint
 from shapeexec.bucketing._checks import as_float, is_int
 from shapeexec.costing._count import Counted, alive, count
@@ -55,7 +55,7 @@ class CostLine:
     Attributes:
         primitive: Its name.
         where: The user's line, `code  (file.py:12)`; None if unknown.
-        work: How much it does in a call, as polynomials in the sizes.
+        work: Its work in a call, as polynomials in the sizes.
 
     Example:
         >>> model = sx.Exec(lambda x: x @ x, ("n, n",)).cost_model(np.ones((3, 3), np.float32))
@@ -72,18 +72,19 @@ class CostLine:
 class CostModel:
     """What a call costs at any sizes, as polynomials in the symbols; `print` it.
 
-    It is read from the trace of the plain function: masks are not in it. Called with sizes it gives
-    a `Cost`; `seconds` tells the time.
+    It is computed from the trace of the plain function, without masks. Called with sizes it returns
+    a `Cost`; `seconds` estimates the time.
 
     Attributes:
         name: The function's name.
         symbols: The symbols of its sizes, sorted.
         lines: The work by primitive and line of code, in the order of the program.
         guards: The conditions on the sizes under which it holds, as strings.
-        notes: What was not counted, or was assumed.
-        sizes: The sizes of the call that it was made for.
-        memory: The bytes that may be needed at once; the greatest of these is.
-        factor: What its seconds are multiplied by; see `measured`.
+        notes: Work that was not counted, and assumptions.
+        sizes: The sizes of the call that was traced.
+        memory_peaks: Bytes of results and of values in between that are needed at once, one
+            polynomial per candidate; at given sizes the greatest is `Cost.memory`.
+        factor: A factor of its seconds; see `measured`.
 
     Example:
         >>> model = sx.Exec(lambda x: x @ x, ("n, n",)).cost_model(np.ones((3, 3), np.float32))
@@ -99,7 +100,7 @@ class CostModel:
     guards: tuple[str, ...]
     notes: tuple[str, ...]
     sizes: Mapping[str, int]
-    memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
+    memory_peaks: tuple[Polynomial, ...] = dataclasses.field(repr=False)
     factor: float = 1.0
 
     @functools.cached_property
@@ -129,7 +130,7 @@ class CostModel:
         Raises:
             ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
-        self._check(sizes, is_one=True)
+        self._check(sizes, each="int")
         work, memory = self.work, bytes_needed(self, sizes)
         amounts = (work.flops, work.transcendentals, work.bytes, work.launches)
         return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
@@ -138,7 +139,7 @@ class CostModel:
         """Compute how long a call takes: each kind of work at its speed, one after another.
 
         Args:
-            speed: That of a device; None: of the default device, measured once per process.
+            speed: The speed of a device; None: of the default device, measured once per process.
             **sizes: The size of each symbol: ints, or integer arrays that broadcast.
 
         Returns:
@@ -147,7 +148,7 @@ class CostModel:
         Raises:
             ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
-        self._check(sizes, is_one=False)
+        self._check(sizes, each="int or array")
         own = speed_of() if speed is None else speed
         amounts = (amount(sizes) for amount in self.work.amounts)
         total: Any = own.seconds_per_call + sum(map(operator.mul, amounts, own.rates))
@@ -160,9 +161,9 @@ class CostModel:
         """Fit the seconds to a call that was measured: by one factor, at all sizes.
 
         Args:
-            seconds: What that call took.
-            speed: The one that `seconds` will be asked with.
-            **sizes: Those of that call.
+            seconds: The time of the call.
+            speed: The speed that will be passed to `seconds`.
+            **sizes: The sizes of the call.
 
         Returns:
             The model with another `factor`.
@@ -178,7 +179,7 @@ class CostModel:
                 option="seconds",
                 fix="the seconds of one call, the median of several",
             )
-        self._check(sizes, is_one=True)
+        self._check(sizes, each="int")
         expected = self.seconds(speed, **sizes)
         if not expected:
             raise ConfigError(
@@ -189,7 +190,7 @@ class CostModel:
             )
         return dataclasses.replace(self, factor=self.factor * took / expected)
 
-    def _check(self, sizes: Mapping[str, Any], *, is_one: bool) -> None:
+    def _check(self, sizes: Mapping[str, Any], *, each: Literal["int", "int or array"]) -> None:
         if set(sizes) != set(self.symbols):
             given = ", ".join(sorted(sizes)) or "no sizes"
             raise ConfigError(
@@ -199,7 +200,7 @@ class CostModel:
                 fix=f"({', '.join(f'{symbol}=128' for symbol in self.symbols)})",
             )
         for symbol, size in sizes.items():
-            if not (_is_size(size) if is_one else _are_sizes(size)):
+            if not (_is_size(size) if each == "int" else _are_sizes(size)):
                 raise ConfigError(
                     f"cost of {self.name}: {symbol}={size!r:.40} is not a size.",
                     option=symbol,
@@ -212,7 +213,7 @@ class CostModel:
 
 def bytes_needed(model: CostModel, sizes: Mapping[str, Any]) -> Any:
     """The `memory` of a call at sizes by symbol, ints or arrays that broadcast."""
-    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory), 0.0)
+    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory_peaks), 0.0)
 
 
 def in_seconds(model: CostModel, speed: Speed | None) -> _fit_joint.Cost:
@@ -235,7 +236,7 @@ def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
     Args:
         trace: The function at symbolic sizes.
         name: The function's name.
-        sizes: Those of the call that was traced.
+        sizes: The sizes of the call that was traced.
     """
     outward = trace.substitution.outward
     found = count(trace.jaxpr, outward)
@@ -246,7 +247,7 @@ def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
         guards=tuple(map(str, trace.guards)),
         notes=tuple(dict.fromkeys(beside(one.note, one.where) for one in found if one.note)),
         sizes=dict(sizes),
-        memory=alive(trace.jaxpr, outward),
+        memory_peaks=alive(trace.jaxpr, outward),
     )
 
 
@@ -259,7 +260,7 @@ def _lines(found: Sequence[Counted]) -> tuple[CostLine, ...]:
 
 
 def _text(model: CostModel) -> list[str]:
-    at = ", ".join(f"{symbol}={size}" for symbol, size in model.sizes.items())
+    at = sizes_text(model.sizes)
     work, sizes = model.work, model.sizes
     lines = [f"{model.name}: the cost of a call" + (f", at {at}" if at else "")]
     for title, amount in (

@@ -93,12 +93,12 @@ def constant(value: float) -> Polynomial:
     return Polynomial({(): float(value)} if value else {})
 
 
-def of_factor(text: str, at: Callable[[Mapping[str, Any]], Any]) -> Polynomial:
+def make_factor(text: str, at: Callable[[Mapping[str, Any]], Any]) -> Polynomial:
     """One factor that is no polynomial, such as a logarithm."""
     return Polynomial({((Factor(text, at), 1),): 1.0})
 
 
-def of_dim(dim: Any) -> Polynomial:
+def read_dim(dim: Any) -> Polynomial:
     """The polynomial of a dim: an integer, a string, a `Dim` or a JAX dim."""
     return constant(dim) if isinstance(dim, int) else _of_text(_dim.dim_text(dim))
 
@@ -124,7 +124,7 @@ def _of_tree(tree: ast.expr) -> Polynomial:
             return functools.reduce(Polynomial.__mul__, [_of_tree(left)] * power, constant(1))
         case _:
             text = ast.unparse(tree)
-            return of_factor(text, functools.partial(_dim.evaluate, text))
+            return make_factor(text, functools.partial(_dim.evaluate, text))
 
 
 def _product(left: Monomial, right: Monomial) -> Monomial:

@@ -1,7 +1,7 @@
 """Small programs that a device is timed by: layers of networks, forward and backward.
 
-They are what people write, so that fusions, caches and threads have their usual share. `_speed`
-times them.
+They are typical code, so that fusions, caches and threads play their usual part. `_speed` times
+them.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -18,39 +18,39 @@ import jax.numpy as jnp
 _HEADS = 4
 
 
-class Program(NamedTuple):
-    """A function of arrays, and the shapes of these.
+class TimedProgram(NamedTuple):
+    """A function of arrays, and their shapes.
 
     Attributes:
-        fn: Of arrays of f32.
-        shapes: Of the arrays.
+        fn: A function of f32 arrays.
+        shapes: The shapes of these arrays.
     """
 
     fn: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
 
 
-def programs(scale: int) -> Iterator[Program]:
+def timed_programs(scale: int) -> Iterator[TimedProgram]:
     """Programs in which each kind of work is small once, and large once.
 
     Args:
-        scale: How many times as large they are.
+        scale: A factor of their sizes.
     """
     for batch, length, width in ((2 * scale, 64, 32), (4 * scale, 128, 128)):
         square = (width, width)
         weights = (square, square, square, square, (width, 3 * width), (3 * width, width))
         shapes = ((batch, length, width), *weights)
-        yield Program(_block, shapes)
-        yield Program(jax.grad(_summed_block, argnums=tuple(range(1, 7))), shapes)
+        yield TimedProgram(_block, shapes)
+        yield TimedProgram(jax.grad(_summed_block, argnums=tuple(range(1, 7))), shapes)
     for batch, length, width in ((scale, 96, 16), (4 * scale, 256, 24), (8 * scale, 400, 48)):
         kernels = ((5, width, width), (3, width, width))
-        yield Program(_convolutions, ((batch, length, width), *kernels))
+        yield TimedProgram(_convolutions, ((batch, length, width), *kernels))
     for rows, width in ((64 * scale, 128), (512 * scale, 384)):
-        yield Program(_layers, ((rows, width), *[(width, width)] * 3))
+        yield TimedProgram(_layers, ((rows, width), *[(width, width)] * 3))
     for length, batch, width in ((100, 2 * scale, 48), (200, 12 * scale, 96)):
-        yield Program(_recurrence, ((length, batch, width), (width, width)))
-    yield Program(jnp.matmul, ((512 * scale, 512 * scale),) * 2)
-    yield Program(jnp.tanh, (((1 << 18) * scale,),))
+        yield TimedProgram(_recurrence, ((length, batch, width), (width, width)))
+    yield TimedProgram(jnp.matmul, ((512 * scale, 512 * scale),) * 2)
+    yield TimedProgram(jnp.tanh, (((1 << 18) * scale,),))
 
 
 def _normed(x: Any) -> Any:

@@ -1,6 +1,6 @@
 """How long this device takes for each kind of work, measured once per process.
 
-The programs that it is timed by are in `_programs`, and `_count` tells what they do.
+It times the programs in `_programs`, and `_count` counts their work.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -26,16 +26,16 @@ from shapeexec._errors import ConfigError
 from shapeexec.bucketing._checks import as_float
 from shapeexec.bucketing._fit import Floats
 from shapeexec.costing._count import count
-from shapeexec.costing._programs import Program, programs
+from shapeexec.costing._programs import TimedProgram, timed_programs
 from shapeexec.costing._work import Work
 
 _ROUNDS, _REPEATS = 11, 3
 _LARGE, _FRESH = 1 << 20, 1 << 23  # elements of arrays
 _ACCELERATED = 8  # how many times as large programs are on an accelerator
 FRESH_ABOVE = 32 * 2**20
-"""Bytes from which on a CPU's allocator gives memory back after each call, so that the system has
-to clear new pages. Measured with glibc: a copy of 16 MiB meets no page fault, one of 32 MiB one for
-each page."""
+"""Allocations above this many bytes are returned to the system after each call on a CPU, so the
+next call has to clear new pages. Measured with glibc: a copy of 16 MiB has no page fault, a copy of
+32 MiB one per page."""
 _LOCK = threading.Lock()
 
 
@@ -44,17 +44,17 @@ class Speed:
     """How long a device takes for each kind of work.
 
     Attributes:
-        seconds_per_flop: Of matrix products, and of all that is computed element by element.
-        seconds_per_byte: Of what is read and written outside of fused loops.
-        seconds_per_transcendental: Of an exponential, a hyperbolic tangent and the like.
-        seconds_per_launch: Of a kernel that is started, beside its work.
-        seconds_per_call: Of a compiled program, beside its work.
-        seconds_per_fresh_byte: Of memory that is taken anew in each call, on a CPU by programs that
-            need more than 32 MiB at once.
-        seconds_per_convolved_flop: Of convolutions. None: as of matrix products.
+        seconds_per_flop: For matrix products and pointwise operations.
+        seconds_per_byte: For bytes read and written outside of fused loops.
+        seconds_per_transcendental: For an exponential, a hyperbolic tangent and the like.
+        seconds_per_launch: The overhead of a kernel.
+        seconds_per_call: The overhead of a call of a compiled program.
+        seconds_per_fresh_byte: For memory that is newly allocated in each call; on a CPU, by
+            programs that need more than 32 MiB at once.
+        seconds_per_convolved_flop: For convolutions. None: as for matrix products.
 
     Raises:
-        ConfigError: One is negative, not finite, or no number.
+        ConfigError: A value is negative, not finite, or not a number.
 
     Example:
         >>> Speed(seconds_per_flop=1e-11, seconds_per_byte=1e-10).seconds_per_call
@@ -81,7 +81,7 @@ class Speed:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """What multiplies `Work.amounts`, whose FLOPs hold those that are convolved."""
+        """The factors of `Work.amounts`, whose FLOPs include the FLOPs of convolutions."""
         convolved = self.seconds_per_convolved_flop
         return (
             self.seconds_per_flop,
@@ -98,16 +98,16 @@ def speed_of(device: Any = None) -> Speed:
     Args:
         device: A `jax.Device`; None: the default one.
     """
-    with _LOCK:  # another thread's work would be measured, too
+    with _LOCK:  # measurements in two threads would disturb each other
         return _measured(jax.devices()[0] if device is None else device)
 
 
 @functools.cache
 def _measured(device: Any) -> Speed:
-    """The speed at which small programs take the times that they took."""
+    """The speed that fits the measured times of small programs."""
     is_cpu = device.platform == "cpu"
-    known = [*programs(1 if is_cpu else _ACCELERATED)]
-    copies = [Program(_copied, ((elements,),)) for elements in (_LARGE, _FRESH)]
+    known = [*timed_programs(1 if is_cpu else _ACCELERATED)]
+    copies = [TimedProgram(_copied, ((elements,),)) for elements in (_LARGE, _FRESH)]
     seconds = _seconds([*known, *copies], device)
     flop, convolved, transcendental, byte, launch, call = fitted(
         [_work(program) for program in known], seconds[: len(known)]
@@ -129,23 +129,24 @@ def _copied(x: Any) -> Any:
     return x + 1
 
 
-def _work(program: Program) -> Work:
+def _work(program: TimedProgram) -> Work:
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in program.shapes]
     found = count(jax.make_jaxpr(program.fn)(*shapes), str)
     return sum((one.work for one in found), start=Work())
 
 
 def fitted(works: Sequence[Work], seconds: Sequence[float]) -> list[float]:
-    """The seconds of each kind of work that tell measured times best: least squares of shares.
+    """Non-negative least squares on relative error: the seconds of each kind of work.
 
-    None is below 0: for each set of kinds the others are 0, and the best set counts.
+    It tries each set of kinds with the other kinds at 0, and takes the best non-negative one.
 
     Args:
-        works: Of programs whose sizes are known.
-        seconds: What each took.
+        works: The work of programs without symbols.
+        seconds: The measured time of each program.
 
     Returns:
-        Of matrix products, convolutions, transcendentals, bytes, launches and calls.
+        Seconds per FLOP of matrix products and of convolutions, per transcendental, per byte, per
+        launch and per call.
     """
     rows: list[list[float]] = []
     for work in works:
@@ -166,16 +167,16 @@ def fitted(works: Sequence[Work], seconds: Sequence[float]) -> list[float]:
     return (best / np.where(greatest > 0, greatest, 1.0)).tolist()
 
 
-def _seconds(known: Sequence[Program], device: Any) -> list[float]:
-    """The median over rounds of the least time of each program in one turn.
+def _seconds(known: Sequence[TimedProgram], device: Any) -> list[float]:
+    """Per program the median over rounds of its least time in a round.
 
-    Other programs of the machine, which stop a call now and then, so count little.
+    So other programs on the machine, which interrupt a call now and then, count little.
     """
     calls = [_compiled(program, device) for program in known]
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
         for call, own in zip(calls, found, strict=True):
-            call()  # what ran before it has left the caches to it
+            call()  # warms the caches
             own.append(min(_once(call) for _ in range(_REPEATS)))
     return [statistics.median(own) for own in found]
 
@@ -186,7 +187,7 @@ def _once(call: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _compiled(program: Program, device: Any) -> Callable[[], Any]:
+def _compiled(program: TimedProgram, device: Any) -> Callable[[], Any]:
     arrays = [jax.device_put(jnp.full(shape, 0.01), device) for shape in program.shapes]
     run = jax.jit(program.fn).lower(*arrays).compile()
     return lambda: jax.block_until_ready(run(*arrays))

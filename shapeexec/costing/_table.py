@@ -1,8 +1,8 @@
 """What each primitive costs: one row of facts for each.
 
-To add a primitive is to add a row to `ROWS`; one without a row is told by the model, and counted by
-its bytes alone. Pointwise primitives have rows by the table of masking. Jaxprs inside of equations
-are in `_count`.
+To support a primitive, add a row to `ROWS`. A primitive without a row is counted by its bytes
+alone, and the model has a note of it. Pointwise primitives get their rows from the table of
+masking. `_count` handles jaxprs inside of equations.
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, of_factor
+from shapeexec._errors import ConfigError
+from shapeexec.costing._polynomial import NOTHING, Polynomial, constant, make_factor
 from shapeexec.masking._facts import FACTS
 
 Dims = tuple[Polynomial, ...]
@@ -56,10 +57,10 @@ class Row:
     """What one primitive costs.
 
     Attributes:
-        flops: See `Work`; without those that are convolved.
+        flops: See `Work`; without the FLOPs of convolutions.
         convolved: See `Work`.
         transcendentals: See `Work`.
-        fusion: `"fused"`: XLA computes it in the loop of what reads it, so it moves no bytes unless
+        fusion: `"fused"`: XLA computes it in the loop of its reader, so it moves no bytes unless
             several loops read it. `"last"`: it ends such a loop, and writes its result. `"none"`:
             it reads and writes memory.
     """
@@ -71,7 +72,18 @@ class Row:
 
 
 def add_row(name: str, row: Row) -> None:
-    """Say what a primitive of another room costs."""
+    """Add the costs of a primitive of another room.
+
+    Raises:
+        ConfigError: The primitive has a row already.
+    """
+    if name in ROWS:
+        raise ConfigError(
+            f"add_row: the primitive `{name}` has a row already.",
+            option="name",
+            got=f"{row!r:.80}",
+            fix="one row for each primitive; change the row in costing/_table.py",
+        )
     ROWS[name] = row
 
 
@@ -86,7 +98,7 @@ def _dot(use: Use) -> Polynomial:
 
 
 def _convolution(kernel: Dims, out: Dims, *, params: Mapping[str, Any]) -> Polynomial:
-    """Of each element of the result the products with one kernel, without zeros in between."""
+    """2 x out elements x kernel taps / lhs dilation."""
     axes: Sequence[int] = params["dimension_numbers"].rhs_spec[1:]
     taps = product([kernel[axis] for axis in axes])
     return product(out) * taps * (2 / math.prod(params["lhs_dilation"]))
@@ -97,12 +109,12 @@ def _conv(use: Use) -> Polynomial:
 
 
 def _conv_by_data(use: Use) -> Polynomial:
-    """The transpose by the data has the products of the convolution: (cotangent, kernel)."""
+    """The gradient by the data, of (cotangent, kernel): the FLOPs of the convolution."""
     return _convolution(use.operands[1], use.operands[0], params=use.params)
 
 
 def _conv_by_kernel(use: Use) -> Polynomial:
-    """The transpose by the kernel likewise: (cotangent, data)."""
+    """The gradient by the kernel, of (cotangent, data): the FLOPs of the convolution."""
     return _convolution(use.results[0], use.operands[0], params=use.params)
 
 
@@ -116,7 +128,7 @@ def _compared(use: Use) -> Polynomial:
     dims = use.operands[0]
     axis: int = use.params.get("dimension", len(dims) - 1)
     length = dims[axis]
-    log = of_factor(f"log2({length})", lambda sizes: np.log2(np.maximum(length(sizes), 2)))
+    log = make_factor(f"log2({length})", lambda sizes: np.log2(np.maximum(length(sizes), 2)))
     return product(dims) * log
 
 
@@ -124,12 +136,12 @@ def _transformed(use: Use) -> Polynomial:
     """A fast Fourier transform: 5 n log2(n), as benchmarks of FFTs count it."""
     count = len(use.params["fft_lengths"])
     lengths = product((use.operands[0] if use.params["fft_type"] else use.results[0])[-count:])
-    log = of_factor(f"log2({lengths})", lambda sizes: np.log2(np.maximum(lengths(sizes), 2)))
+    log = make_factor(f"log2({lengths})", lambda sizes: np.log2(np.maximum(lengths(sizes), 2)))
     return use.read * log * 5
 
 
 def _cubic(factor: float) -> Amount:
-    """Of each matrix [m, n] `factor * m * n * n`, as LAPACK's working notes count."""
+    """`factor * m * n * n` for each matrix [m, n], as LAPACK's working notes count."""
 
     def amount(use: Use) -> Polynomial:
         return use.read * use.operands[0][-1] * factor
@@ -210,4 +222,4 @@ ROWS: dict[str, Row] = {
     "top_k": Row(flops=_compared),
     "triangular_solve": Row(flops=_solved),
 }
-"""By name each primitive that is not only a wrapper of a jaxpr."""
+"""By name the costs of each primitive, except wrappers of a jaxpr."""

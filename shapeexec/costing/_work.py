@@ -1,6 +1,6 @@
-"""Amounts of work of one equation, or of many: what a device is timed by.
+"""Amounts of work, by kind, of one equation or of many.
 
-How much a primitive does is in `_table`, and how long a device takes in `_speed`.
+`_table` has the work of primitives, and `_speed` the time of a device for each kind.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ class Work:
     Attributes:
         flops: Additions, multiplications, comparisons and the like; 2 for each product of a matrix
             product or a convolution.
-        convolved: Those of them that are a convolution's, which runs at a speed of its own.
+        convolved: The FLOPs of convolutions, which are in `flops` too and have a separate speed.
         transcendentals: Exponentials, logarithms, tanh, divisions by a root and the like.
         bytes: Bytes that are read from and written to memory, outside of fusions.
         launches: Loops, matrix products and other kernels that are started one after another.

@@ -1,6 +1,6 @@
 """Calls for asyncio: a thread waits for the graph and the device, and the event loop does not.
 
-What a call does is known to `_runner`.
+`_runner` runs the calls.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     under `with jax.enable_x64()` and the like, or within a trace, runs in the loop's thread.
 
     Raises:
-        Exception: What the call raises.
+        Exception: Whatever the call raises.
     """
     if not _compat.trace_state_clean():
         return call()

@@ -1,8 +1,8 @@
 """Plans of calls whose function masks for itself: `Exec(masking=False)`.
 
 The graph is the function as JAX traces it at the buckets: every size that it reads is a bucket, and
-every branch on a size is decided there. No rule is applied. Beside it stands a trace that tells
-which shapes the unpadded call returns, to which results are cut.
+every branch on a size is decided there. No rule is applied. A second trace, at symbolic sizes,
+gives the shapes of the unpadded results, to which results are cut.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class AtCapacity:
     Args:
         settings: How calls map to graphs.
         store: Holds compiled graphs.
-        traces: Those of the function.
-        proofs: Of the traces that tell shapes.
-        chosen: Looks up padding modes that were measured.
+        traces: The traces of the function.
+        proofs: Proofs of the traces that give the shapes of results.
+        chosen: Looks up measured padding modes.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class AtCapacity:
 
         Args:
             call: The call.
-            ranges: Per symbol that is padded the least size and the bucket.
-            exact: Per other symbol its size.
-            reasons: Why symbols are exact in spite of their strategies.
+            ranges: Per padded symbol the least size and the bucket.
+            exact: Per exact symbol its size.
+            reasons: Per symbol that is exact despite its strategy, the reason.
 
         Raises:
             ConfigError: An argument or a result is larger than at the buckets, or a number does not
@@ -110,12 +110,12 @@ class AtCapacity:
         )
 
     def _showing(self, call: BoundCall, exact: Mapping[str, int], *, graph: Any) -> Trace:
-        """The trace that tells the shapes of results: at symbolic sizes, or else at the true ones.
+        """The trace that gives the shapes of results: at symbolic sizes, or else at the true sizes.
 
         Args:
             call: The call.
-            exact: The symbols that are not padded, with their sizes.
-            graph: The key of the graph, and the kind.
+            exact: Per exact symbol its size.
+            graph: The key of the graph, and its kind.
         """
         try:
             shown = self._traces.of(call, exact).trace
@@ -135,11 +135,11 @@ def _capacities(avals: Any) -> tuple[Shape, ...]:
 
 
 def _check(plan: Plan, given: Sequence[Shape], *, is_alike: bool) -> None:
-    """Check that arrays at the buckets hold those of the call.
+    """Check that the arrays of the call fit into arrays at the buckets.
 
     Args:
         plan: The plan of the call.
-        given: The shapes of its arguments.
+        given: The shapes of the arguments.
         is_alike: Whether results at the buckets are a tree of the same structure.
 
     Raises:

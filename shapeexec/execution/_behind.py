@@ -1,9 +1,9 @@
-"""Graphs that are made in another thread while calls run: the threads, and what waits for them.
+"""Threads that make graphs while calls run, and the queue of graphs to make.
 
-`_larger` says which graphs. The function of a user never runs here: who asks for a graph has traced
-it, and has put its masks in where a rule may be a user's. What is left is our own code, lowering
-and XLA. Lowering calls what users gave for it: the functions of attention's masks and score
-modifiers, which its back ends trace then, and lowering rules of primitives. These have to be pure.
+`_larger` chooses the graphs. A user's function never runs in these threads: the caller has traced
+it and, if a rule may be the user's, put the masks in. What remains is our own code, lowering and
+XLA. Lowering may call user code that must be pure: lowering rules of primitives, and the functions
+of attention's masks and score modifiers, which its back ends trace then.
 """
 
 import collections
@@ -19,17 +19,17 @@ from shapeexec._errors import FrozenError
 from shapeexec.execution._fork import tell_of_forks
 
 Missing = Literal["wait", "larger", "error"]
-"""What a call does whose graph is missing."""
+"""What to do when the graph of a call is missing; see `Exec`."""
 MISSING: tuple[Missing, ...] = ("wait", "larger", "error")
 
 Result = TypeVar("Result")
 
 
 class Workers:
-    """Threads that take one piece of work after another, and end where there is none.
+    """Threads that take one piece of work after another, and end when the queue is empty.
 
-    The interpreter waits at its end for the pieces that are being done, and the others are left.
-    Threads that it does not wait for would come back from XLA to an interpreter that is gone.
+    At its end the interpreter waits for the pieces that are being done; the rest is cancelled.
+    Daemon threads would come back from XLA into a finalized interpreter.
 
     Args:
         most: How many threads there are at once.
@@ -43,12 +43,12 @@ class Workers:
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """See `Forked`: what waited for these threads is cancelled."""
+        """See `Forked`: all queued work is cancelled."""
         self._lock, self._threads = threading.Lock(), 0
         self.cancel()
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Do `work` after all that waits already; cancelled if no thread can begin any more."""
+        """Queue `work`; it is cancelled if no thread can start any more."""
         done: Future[Result] = Future()
         with self._lock:
             self._queue.append((work, done))
@@ -62,7 +62,7 @@ class Workers:
         return done
 
     def cancel(self) -> None:
-        """Leave all that waits undone."""
+        """Cancel all queued work."""
         with self._lock:
             self._cancel()
 
@@ -87,7 +87,7 @@ class Workers:
                 return self._end()
             try:
                 done.set_result(work())
-            except BaseException as error:  # whatever it is, somebody may wait for it
+            except BaseException as error:  # of any kind: another thread may wait for it
                 done.set_exception(error)
 
 
@@ -97,7 +97,7 @@ def _leave(done: Future[Any]) -> None:
 
 
 def is_seen_by_workers(config: tuple[Any, ...]) -> bool:
-    """Whether another thread has this configuration of JAX; parts of it are a thread's own."""
+    """Whether another thread sees this configuration of JAX, parts of which are thread-local."""
     seen: list[tuple[Any, ...]] = []
     thread = threading.Thread(target=lambda: seen.append(_compat.config_fingerprint()))
     try:
@@ -109,7 +109,7 @@ def is_seen_by_workers(config: tuple[Any, ...]) -> bool:
 
 
 class Behind:
-    """Graphs that are made, each once, by one thread, in the order in which they were asked for."""
+    """Graphs that one thread makes, each once, in the order of the requests."""
 
     def __init__(self) -> None:
         self._workers = Workers(1)
@@ -119,7 +119,7 @@ class Behind:
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """See `Forked`: what was being made is made by who asks for it."""
+        """See `Forked`: pending graphs are made by the callers that need them."""
         self._lock, self._pending = threading.Lock(), {}
 
     def makes(self, key: Hashable) -> bool:
@@ -132,7 +132,7 @@ class Behind:
         return done is not None and not done.done()
 
     def has_failed(self, key: Hashable) -> bool:
-        """Whether the graph of a key could not be made: the caller makes it, and sees why."""
+        """Whether making the graph of a key failed: then the caller makes it and gets the error."""
         with self._lock:
             return key in self._failed
 
@@ -145,27 +145,26 @@ class Behind:
         what: str,
         fix: str,
     ) -> None:
-        """Begin to make a graph, if nobody does.
+        """Begin to make a graph, unless that has begun already.
 
         Args:
-            key: What names it.
-            make: Makes it, and keeps it.
-            drop: Called if it is no longer wanted when it is made.
-            what: What could not be made, as a warning says it.
-            fix: What to do then.
-
+            key: The key of the graph.
+            make: Makes the graph, and keeps it.
+            drop: Called if the graph is no longer wanted when it is made.
+            what: The graph, in the words of the warning if making it fails.
+            fix: The fix that this warning gives.
         """
         config = _compat.config_fingerprint()
 
         def work() -> None:
             try:
                 if _compat.config_fingerprint() != config:
-                    # `_fail` tells it as a warning.
+                    # `_fail` turns it into a warning.
                     raise RuntimeError("JAX's configuration has changed meanwhile")
                 make()
             except FrozenError:  # frozen meanwhile
                 pass
-            except BaseException as error:  # whatever it is, the next call makes the graph itself
+            except BaseException as error:  # of any kind: the next call makes the graph itself
                 self._fail(key, f"{what}: {type(error).__name__}: {error!s:.400}", fix=fix)
             with self._lock:
                 is_wanted = self._pending.pop(key, None) is not None
@@ -177,11 +176,11 @@ class Behind:
                 self._pending[key] = self._workers.submit(work)
 
     def cancel(self) -> None:
-        """Make no graph that waits; one that is being made is kept."""
+        """Cancel all queued graphs; one that is being made is kept."""
         self._workers.cancel()
 
     def clear(self) -> None:
-        """Forget all graphs, and the one that is being made."""
+        """Forget all graphs, including the one that is being made."""
         with self._lock:
             self._pending.clear()
             self._failed.clear()
@@ -189,10 +188,10 @@ class Behind:
 
     def _fail(self, key: Hashable, text: str, *, fix: str) -> None:
         with self._lock:
-            if key not in self._pending:  # forgotten meanwhile, as is that it failed
+            if key not in self._pending:  # `clear` was called meanwhile
                 return
             self._failed.add(key)
-        with contextlib.suppress(RuntimeWarning):  # where warnings are errors the next call raises
+        with contextlib.suppress(RuntimeWarning):  # if warnings are errors: the next call raises
             warnings.warn(
                 f"shapeexec: another thread could not compile {text}\n  Fix:   {fix}",
                 RuntimeWarning,

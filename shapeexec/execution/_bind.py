@@ -1,7 +1,7 @@
 """From the arguments of a call to a bound call: leaves, dims, dtypes, sizes and shardings.
 
-That is done once a call; whoever plans, pads, compiles or explains takes the bound call. Nothing
-here depends on the graphs in the cache.
+A call is bound once; planning, padding, compiling and explaining take the bound call. Nothing here
+depends on the graphs in the cache.
 """
 
 import dataclasses
@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError, ConstraintError, SpecError
+from shapeexec._errors import ConfigError, ConstraintError, SpecError, sizes_text
 from shapeexec.execution._handle import Padded
 from shapeexec.execution._inference import Inference
 from shapeexec.execution._key import Base
-from shapeexec.execution._options import parameters_of, typed
+from shapeexec.execution._options import check_known, parameters_of, typed
 from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Call, Place
@@ -35,12 +35,12 @@ class BoundCall:
     Attributes:
         call: The call: its arrays and constants.
         tree: The structure of (positional, keyword) arrays, as a graph takes them.
-        base: All that the call has in common with others that may share its traces.
-        dims: Per leaf its dims, symbolic where its spec says so.
+        base: The part of the key that calls with a common trace share.
+        dims: Per leaf its dims, symbolic where its spec has symbols.
         dtypes: Per leaf its dtype and weak type.
         sizes: The size of each symbol.
         fn: The plain function, of flat arrays.
-        placement: Where the leaves stand.
+        placement: The shardings of the leaves.
     """
 
     call: Call
@@ -85,8 +85,8 @@ class BoundCall:
         return list(zip(places, [*args.children(), *kwargs.children()], strict=True))
 
     def with_static_cut(self) -> "BoundCall":
-        """The call with arrays in the place of handles whose specs name no symbol."""
-        leaves = _trees.leaves((tuple(self.call.arrays), dict(self.call.named)))
+        """The call with handles replaced by cut arrays if their specs have no symbol."""
+        leaves = _trees.leaves(self.call.operands())
         if not any(isinstance(leaf, Padded) for leaf in leaves):
             return self
         ragged = self.ragged_dims
@@ -99,7 +99,7 @@ class BoundCall:
 
     @property
     def ragged_dims(self) -> dict[int, tuple[Any, ...]]:
-        """By number of leaf the dims of those that are ragged."""
+        """The dims of each ragged leaf, by the number of the leaf."""
         return {i: d for i, d in enumerate(self.dims) if any(_dim.symbols_of(dim) for dim in d)}
 
 
@@ -108,7 +108,7 @@ class Binder:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._compiled: dict[Hashable, BoundSpec] = {}  # a lost entry is made again: no lock
+        self._compiled: dict[Hashable, BoundSpec] = {}  # without a lock: a lost entry is made again
         self.inference = Inference(settings) if settings.in_shapes is None else None
 
     def clear(self) -> None:
@@ -120,7 +120,7 @@ class Binder:
 
         Args:
             call: The call.
-            is_seen: Whether specs that are inferred heed it from now on.
+            is_seen: Whether later calls infer their specs from this one too.
 
         Raises:
             ConfigError: A static argument cannot be hashed, or another is not an array.
@@ -142,7 +142,7 @@ class Binder:
         """The call bound to the specs that were inferred before, the oldest first.
 
         Raises:
-            ShapeExecError: What `bind` raises.
+            ShapeExecError: Whatever `bind` raises.
         """
         if self.inference is None:
             return
@@ -163,7 +163,7 @@ class Binder:
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
         return BoundCall(
             call=call,
-            tree=_trees.structure((tuple(call.arrays), dict(call.named))),
+            tree=_trees.structure(call.operands()),
             base=Base(treedef, texts, dtypes, call.static, _compat.config_fingerprint()),
             dims=dims,
             dtypes=dtypes,
@@ -203,7 +203,7 @@ class Binder:
     def _check_constraints(self, sizes: dict[str, int]) -> None:
         for constraint in self._settings.constraints:
             if constraint.symbols <= sizes.keys() and not constraint.holds(sizes):
-                broken = ", ".join(f"{s}={sizes[s]}" for s in sorted(constraint.symbols))
+                broken = sizes_text({s: sizes[s] for s in sorted(constraint.symbols)})
                 raise ConstraintError(
                     f"this call breaks the constraint `{constraint}`: {broken}.",
                     constraint=str(constraint),
@@ -213,7 +213,7 @@ class Binder:
 
 
 def _given_specs(settings: Settings, count: int, *, named: Mapping[str, Any]) -> Any:
-    """The specs by position, without those of arguments behind `count` that have defaults."""
+    """The specs by position, without the specs of omitted arguments that have defaults."""
     specs = settings.in_shapes
     if specs is None or count >= len(specs):
         return specs
@@ -226,13 +226,12 @@ def _given_specs(settings: Settings, count: int, *, named: Mapping[str, Any]) ->
 
 
 def _check_known(shapes: Sequence[Any]) -> None:
-    if _dim.any_symbolic(shapes):
-        raise SpecError(
-            "the sizes are symbolic here, in a function that is traced for all sizes.",
-            got=_dim.shapes_text(shapes),
-            why="the bucket of an axis depends on its size",
-            fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
-        )
+    check_known(
+        shapes,
+        where="in a function that is traced for all sizes",
+        why="the bucket of an axis depends on its size",
+        fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
+    )
 
 
 def _check_constants(call: Call) -> None:

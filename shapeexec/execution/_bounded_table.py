@@ -1,6 +1,6 @@
-"""A table of values that are made again if they are gone, which empties itself when it is full.
+"""A table that empties itself when it is full, for values that are cheap to make again.
 
-`_cache` has what is dear to make, and drops what was used least.
+`_cache` is for values that are expensive to make; it drops the least recently used.
 """
 
 import threading
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class BoundedTable(Generic[Value]):
-    """Values by key, of a bounded number: what occurs again after it was emptied is made again.
+    """A bounded number of values by key; the caller makes a missing value again.
 
     Attributes:
         get: The value of a key, or None; each hit asks it.
@@ -31,7 +31,7 @@ class BoundedTable(Generic[Value]):
             self._values[key] = value
 
     def drop_where(self, is_gone: Callable[[Value], bool]) -> None:
-        """Forget the values of which `is_gone` says so."""
+        """Forget the values for which `is_gone` is True."""
         with self._lock:
             held = list(self._values.items())
         gone = [key for key, value in held if is_gone(value)]

@@ -198,13 +198,12 @@ def _check_arrays(call: str, leaves: Sequence[Any]) -> None:
 
 
 def _check_known(shapes: Any) -> None:
-    if _dim.any_symbolic(shapes):
-        raise SpecError(
-            "the sizes are symbolic here, in a function that an Exec traces.",
-            got=_dim.shapes_text(shapes),
-            why="an Exec pads its arguments and cuts its results itself",
-            fix="pad and cut outside of the Exec, or call the function without it",
-        )
+    _options.check_known(
+        shapes,
+        where="in a function that an Exec traces",
+        why="an Exec pads its arguments and cuts its results itself",
+        fix="pad and cut outside of the Exec, or call the function without it",
+    )
 
 
 def _range(symbol: str, size: int, *, strategies: Any) -> tuple[int, int]:
@@ -254,9 +253,9 @@ def _check_named(spec: Any, elsewhere: Any, *, sizes: Mapping[str, int]) -> None
     """Refuse `?` in the spec of a result: it would take the size of another `?`.
 
     Args:
-        spec: In its normal form.
-        elsewhere: The same spec as that of another argument, where other symbols stand for `?`.
-        sizes: By symbol.
+        spec: The spec in its normal form.
+        elsewhere: Its normal form for another argument, which has other symbols for `?`.
+        sizes: The sizes by symbol.
     """
     for own, other in zip(_leaves(spec), _leaves(elsewhere), strict=True):
         if own != other:
@@ -289,7 +288,7 @@ def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> N
             )
 
 
-_SMALL = 64  # sizes up to which a dim is longer than its symbol, if it is at any that people use
+_SMALL = 64  # a dim that is not longer than its symbol up to this size is taken for its bound
 
 
 def _is_longer(dim: _dim.Dim, sizes: Mapping[str, int]) -> bool:
@@ -355,11 +354,11 @@ def _pad(x: Any, capacity: tuple[int, ...]) -> Any:
         return x
     if _compat.is_traced(x):
         return _transfer.device_pad(x.shape, capacity)(x)
-    if _is_of_numpy(x):  # whose dtype is its owner's matter
+    if _is_of_numpy(x):  # keeps its dtype, even 64 bits without x64
         padded = np.zeros(capacity, x.dtype)
         padded[tuple(map(slice, x.shape))] = x
         return padded
-    return _transfer.pad(x, capacity, is_donated=True)  # so that a JAX array becomes one
+    return _transfer.pad(x, capacity, is_donated=True)  # as donated, for a JAX array
 
 
 def _is_of_numpy(x: object) -> bool:

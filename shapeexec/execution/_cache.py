@@ -19,7 +19,7 @@ from shapeexec.execution._narrow import is_listed, is_mapping
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheLimits:
-    """Bounds on what one `Exec` keeps compiled.
+    """Bounds on the compiled graphs that one `Exec` keeps.
 
     Attributes:
         graphs: The maximum number of graphs; the least recently used is evicted first. None: no
@@ -113,8 +113,8 @@ def _is_pin(pin: Any) -> bool:
 _MOST_REMEMBERED = 4096
 
 
-class Sized(Protocol):
-    """What the cache keeps."""
+class HasBytes(Protocol):
+    """An entry of a cache."""
 
     @property
     def device_bytes(self) -> int:
@@ -122,11 +122,11 @@ class Sized(Protocol):
         ...
 
 
-Entry = TypeVar("Entry", bound=Sized)
+Entry = TypeVar("Entry", bound=HasBytes)
 
 
 class _Flight:
-    """One making of an entry, for which other callers wait."""
+    """An entry that one thread is making, and for which other threads wait."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -134,13 +134,13 @@ class _Flight:
         self.thread = threading.get_ident()
 
     def wait(self, key: Hashable) -> None:
-        """Wait until it ends.
+        """Wait until the entry is made.
 
         Args:
-            key: That of the entry.
+            key: The key of the entry.
 
         Raises:
-            ConfigError: It cannot end before this thread goes on.
+            ConfigError: The other thread waits for this one: a deadlock.
         """
         own = threading.get_ident()
         try:
@@ -155,11 +155,15 @@ class _Flight:
                 _waiting.pop(own, None)
 
     def _awaited_last(self) -> "_Flight":
-        """The making of this thread for which this one waits, or else the last one on the way."""
+        """Follow the wait-for chain.
+
+        Returns:
+            The flight owned by this thread (a deadlock), or the end of the chain.
+        """
         flight = self
         while flight.thread != threading.get_ident():
             awaited = _waiting.get(flight.thread)
-            if awaited is None or awaited.done.is_set():  # that thread goes on
+            if awaited is None or awaited.done.is_set():  # that thread is running
                 break
             flight = awaited
         return flight
@@ -226,19 +230,19 @@ def _has_fields(kind: type) -> bool:
 
 
 class GraphCache(Generic[Entry]):
-    """Entries by key; the least recently used leave when a limit is passed.
+    """Entries by key; the least recently used are evicted when a limit is exceeded.
 
-    Concurrent first calls at one key make its entry once. A making that fails tells its waiters,
-    and leaves nothing behind: the next call tries again.
+    Concurrent first calls at one key make its entry once. If that fails, the threads that wait get
+    the error, and nothing is kept: the next call tries again.
 
     Args:
-        limits: When entries leave.
-        evicted: Called with each entry that has left for a limit.
-        is_pinned: Whether an entry never leaves for a limit.
+        limits: The limits.
+        evicted: Called with each evicted entry.
+        is_pinned: Whether an entry is never evicted.
 
     Attributes:
-        evictions: How many entries have left because of a limit.
-        remade: How many of those were made again.
+        evictions: How many entries were evicted because of a limit.
+        remade: How many evicted entries were made again.
     """
 
     def __init__(
@@ -259,7 +263,7 @@ class GraphCache(Generic[Entry]):
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """See `Forked`: what other threads were making is made anew."""
+        """See `Forked`: entries that other threads were making are made again."""
         own = threading.get_ident()
         self._lock = threading.Lock()
         _waiting.clear()
@@ -278,7 +282,7 @@ class GraphCache(Generic[Entry]):
             return sum(entry.device_bytes for entry in self._entries.values())
 
     def counts(self) -> dict[str, int]:
-        """What statistics tell of it, by the names of `Stats`."""
+        """The counts of the cache, by the names of `Stats`."""
         return {
             "graphs": len(self),
             "device_bytes": self.device_bytes,
@@ -287,7 +291,7 @@ class GraphCache(Generic[Entry]):
         }
 
     def find(self, key: Hashable) -> Entry | None:
-        """The entry at `key`, which counts as used now; None if there is none."""
+        """The entry at `key`, marked as used now; None if there is none."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -298,10 +302,10 @@ class GraphCache(Generic[Entry]):
         """The entry at `key`, made by `make` if it is missing.
 
         Raises:
-            Exception: What `make` raised; if in a thread that was waited for, an exception like it,
-                whose cause it is.
-            ConfigError: A callback within `make` asks for the entry, or for one of another thread
-                that waits for this one.
+            Exception: What `make` raised. If it raised in another thread, a copy whose `__cause__`
+                is the original.
+            ConfigError: A callback within `make` asks for the entry, or for an entry that another
+                thread makes while it waits for this thread.
         """
         while True:
             with self._lock:
@@ -317,12 +321,12 @@ class GraphCache(Generic[Entry]):
             flight.wait(key)
             if isinstance(flight.error, Exception):
                 raise _like(flight.error)
-            # Made, or interrupted by something that concerns the other thread only: look again.
+            # The entry was made, or the other thread was interrupted: look again.
 
     def _make(self, key: Hashable, make: Callable[[], Entry], *, flight: _Flight) -> Entry:
         try:
             entry = make()
-        except BaseException as error:  # an interrupt, too, must free the threads that wait
+        except BaseException as error:  # an interrupt must free the waiting threads too
             flight.error = error
             with self._lock:
                 del self._flights[key]
@@ -339,11 +343,11 @@ class GraphCache(Generic[Entry]):
         return entry
 
     def holds(self, entry: Entry, key: Hashable) -> bool:
-        """Whether this very entry is there."""
+        """Whether this object, and not an equal one, is the entry at `key`."""
         return self._entries.get(key) is entry
 
     def replace(self, entry: Entry, key: Hashable, *, other: Entry) -> bool:
-        """Put another entry in the place of one; False if it is not there any more."""
+        """Replace an entry; False if it is no longer in the cache."""
         with self._lock:
             is_there = self.holds(entry, key)
             if is_there:
@@ -354,12 +358,12 @@ class GraphCache(Generic[Entry]):
         return is_there
 
     def drop(self, key: Hashable) -> None:
-        """Forget the entry at `key`, if there is one: nobody can ask for it again."""
+        """Forget the entry at `key`, if there is one."""
         with self._lock:
             self._entries.pop(key, None)
 
     def entries(self) -> list[Entry]:
-        """All entries, the least recently used first; none counts as used for that."""
+        """All entries, the least recently used first. This does not count as a use."""
         with self._lock:
             return list(self._entries.values())
 

@@ -116,13 +116,13 @@ class Recipe(Sized):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outline:
-    """What a graph is made from, before any mask is put in.
+    """The inputs from which a graph is made, before any mask is put in.
 
     Attributes:
         recipe: The function, and its buckets.
-        sizes: The true sizes as the graph takes them, without data.
-        args: The positional arguments at capacity, without data.
-        kwargs: The keyword arguments, likewise.
+        sizes: The shape and dtype of the vector of sizes.
+        args: The shapes of the positional arguments at capacity.
+        kwargs: The shapes of the keyword arguments at capacity.
         name: See `graph_name`.
         config: JAX's configuration, see `Base`.
         settings: All other settings of JAX, and of XLA, that change what is compiled.
@@ -156,21 +156,20 @@ class Outline:
 class Graph:
     """One function at one set of buckets.
 
-    It stays a `jax.jit` function, so that JAX's own fast path checks, for every leaf and without
-    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types,
-    shardings and configuration. Where they differ JAX would trace or lower it again, which is
-    refused.
+    It stays a `jax.jit` function, so that JAX's C++ fast path checks at each call that tree,
+    shapes, dtypes, weak types, shardings and configuration are those of the compiled program. If
+    one differs JAX would trace or lower the body again, which `_permission` refuses.
 
     Attributes:
         jitted: Called with (sizes, consts, kwargs, *args).
-        outline: What it was made from.
-        row: What names it, where it came from, and what it costs.
-        compiled: What `jitted` runs.
-        compiles: XLA compilations that it took.
-        options: XLA's, with which it was compiled.
-        is_cached: Whether JAX had it in its own compilation cache.
-        tally: What has run in it.
-        number: Graphs that were made later have greater ones.
+        outline: The inputs from which it was made.
+        row: Its description in `run.graphs`.
+        compiled: The program that `jitted` runs.
+        compiles: The number of XLA compilations that it took.
+        options: The options of XLA with which it was compiled.
+        is_cached: Whether JAX found it in its own compilation cache.
+        tally: The calls that have run in it.
+        number: The order of creation: later graphs have larger numbers.
     """
 
     jitted: Any
@@ -190,7 +189,7 @@ class Graph:
 
     @property
     def device_bytes(self) -> int:
-        """Temporary memory and code, in bytes, as XLA tells it."""
+        """Temporary memory and code, in bytes, as XLA reports it."""
         held = self.row.bytes
         return 0 if held is None else held.temporaries + held.code
 
@@ -198,8 +197,8 @@ class Graph:
         """Run on arguments at capacity.
 
         Raises:
-            SignatureChanged: The arguments, where they stand, or JAX's configuration are not those
-                it was made for.
+            SignatureChanged: The arguments, their devices or JAX's configuration differ from the
+                compiled program's.
         """
         return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
 
@@ -209,7 +208,7 @@ class Graph:
             return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
 
     def begun(self, result: Any) -> Any:
-        """The result, which the first run waits for: a device may tell late of its memory."""
+        """The result; the first run waits, because a device may report late that memory ran out."""
         return _compat.block_until_ready(result) if self.tally.used is None else result
 
 
@@ -218,14 +217,14 @@ class Prepared:
     """A graph with its masks, which is not compiled yet.
 
     Attributes:
-        outline: What it was made from.
+        outline: The inputs from which it was made.
         jitted: See `Graph`.
-        jit: Makes it, with `compiler_options`; JAX's trace of the body serves all of them.
-        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made again after
-            `jax.clear_caches()`, which drops it: else a call would miss the compiled code.
-        seconds: Its time so far.
-        options: XLA's.
-        is_exported: Whether another process has put the masks in, and exported the program.
+        jit: Makes `jitted` from `compiler_options`; JAX traces the body once for all options.
+        trace: Returns the `jax.stages.Traced` of the body at capacity. It traces again after
+            `jax.clear_caches()`; a kept `Traced` would compile a program that calls do not find.
+        seconds: The time of the steps so far.
+        options: The options of XLA.
+        is_exported: Whether it is a program that another process has masked and exported.
     """
 
     outline: Outline
@@ -239,7 +238,7 @@ class Prepared:
     device_bytes = 0  # so that a `GraphCache` keeps it
 
     def with_options(self, options: Mapping[str, Option]) -> "Prepared":
-        """The same, to be compiled with options of XLA."""
+        """The graph, to be compiled with these options of XLA."""
         if not options:
             return self
         jitted = self.jit(compiler_options=dict(options))
@@ -248,7 +247,7 @@ class Prepared:
 
 
 class Compiler(Protocol):
-    """What compiles a graph: `compile_graph`, or what a tool puts in its place."""
+    """A function that compiles a graph: `compile_graph`, or a tool's replacement."""
 
     def __call__(self, prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile) -> Graph:
         """See `compile_graph`."""
@@ -259,8 +258,8 @@ def prepare(outline: Outline, *, body: Callable[..., Any] | None = None) -> Prep
     """Put the masks in.
 
     Args:
-        outline: What the graph is made from.
-        body: What has the masks already, if anything has; as `Compilable.body`.
+        outline: The inputs from which the graph is made.
+        body: A body that has the masks already, like `Compilable.body`; None: the recipe's body.
 
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
@@ -288,8 +287,8 @@ def compile_graph(prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile = N
 
     Args:
         prepared: The graph with its masks.
-        row: What names it.
-        meanwhile: What this thread does while XLA compiles in another one.
+        row: The row of the graph, without bytes and seconds.
+        meanwhile: Work for this thread while XLA compiles in another one.
 
     Raises:
         ConfigError: XLA refuses an option, or this process was forked.
@@ -329,7 +328,7 @@ def compile_graph(prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile = N
 
 
 def bytes_of(compiled: Any) -> GraphBytes | None:
-    """The memory of a graph, in bytes; None where a back end does not tell."""
+    """The memory of a graph, in bytes; None if the back end does not report it."""
     memory = compiled.memory_analysis()
     if memory is None:
         return None

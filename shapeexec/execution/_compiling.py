@@ -90,7 +90,7 @@ TUNED = Compiling()
 
 
 def refused_options(options: Mapping[str, Option], error: Exception) -> ConfigError | None:
-    """What to tell if XLA refuses an option; None: the error is about something else."""
+    """The error if XLA refuses an option; None: `error` is about something else."""
     text = str(error)
     if not any(name in text for name in options):
         return None

@@ -1,4 +1,4 @@
-"""What all methods named `plot` have in common: matplotlib is optional, and may get a figure.
+"""Shared by all methods named `plot`: matplotlib is optional, and a figure may be given.
 
 Modules named `_plot` draw; they import matplotlib.
 """
@@ -13,12 +13,12 @@ def plotter(module: str, *, figure: Any, instead: str) -> Any:
     """The module that draws a plot, imported now.
 
     Args:
-        module: Its name.
-        figure: What the caller passed to draw in; None: nothing.
-        instead: What shows the same without matplotlib.
+        module: The name of the module.
+        figure: The figure that the caller passed; None: none.
+        instead: The alternative without matplotlib, for the error.
 
     Raises:
-        ConfigError: It is no figure, or matplotlib is not installed.
+        ConfigError: `figure` is not a figure, or matplotlib is not installed.
     """
     if figure is not None and not hasattr(figure, "subplots"):
         raise ConfigError(

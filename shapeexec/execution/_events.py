@@ -1,6 +1,6 @@
-"""What an Exec tells those who watch it: callbacks, and the logger `shapeexec`.
+"""The events of an Exec, for callbacks and for the logger `shapeexec`.
 
-`_store` and `_planner` say what has happened; nothing here changes what runs.
+`_store`, `_making` and `_planner` emit them; nothing here changes what runs.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, sizes_text
 from shapeexec.execution._row import GraphRow
 
 EventKind = Literal[
@@ -40,11 +40,12 @@ class Event:
     Attributes:
         kind: `"call"`: a call, or one graph's part of a map, was dispatched to the device.
             `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be compiled, is compiled,
-            or could not be compiled. `"evicted"`: a graph was evicted because of a limit of the
-            cache, or because it is no longer on the ladder. `"exact"`: symbols run at their exact
-            sizes from now on. `"swapped"`: a tuned graph has replaced a quick one. `"loaded"`: a
-            graph was read from a file instead of compiled. `"ladder"`: an `Adaptive` strategy has
-            changed its buckets.
+            or could not be compiled or, borrowed by a call whose own graph is missing
+            (`missing="larger"`), did not fit into memory. `"evicted"`: a graph was evicted because
+            of a limit of the cache, or because it is no longer on the ladder. `"exact"`: symbols
+            run at their exact sizes from now on. `"swapped"`: a tuned graph has replaced a quick
+            one. `"loaded"`: a graph was read from a file instead of compiled. `"ladder"`: an
+            `Adaptive` strategy has changed its buckets.
         name: The name of the function.
         graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
             `"exact"` and `"ladder"`.
@@ -75,7 +76,7 @@ class Event:
     def __str__(self) -> str:
         parts = [f"{self.name}: {self.kind}"]
         if self.sizes:
-            parts.append(", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items()))
+            parts.append(sizes_text(self.sizes))
         if self.graph is not None:
             parts.append(f"in {self.graph.sizes}" if self.sizes else self.graph.sizes)
         if self.is_hit is not None:
@@ -86,9 +87,9 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as values that JSON knows: times in seconds."""
-        told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         graph = None if self.graph is None else self.graph.to_dict()
-        return {**told, "graph": graph, "sizes": dict(self.sizes)}
+        return {**fields, "graph": graph, "sizes": dict(self.sizes)}
 
 
 Callback = Callable[[Event], object]
@@ -96,7 +97,7 @@ Callback = Callable[[Event], object]
 
 @dataclasses.dataclass(frozen=True)
 class _Failure:
-    """A block that makes a graph; an exception that leaves it is told of, and goes on."""
+    """A block that makes a graph; an exception that leaves it is emitted and propagates."""
 
     events: "Events"
     graph: GraphRow
@@ -107,14 +108,14 @@ class _Failure:
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if isinstance(error, Exception):
             reason = f"{type(error).__name__}: {error!s:.400}"
-            self.events.tell("failed", self.graph, reason=reason)
+            self.events.emit("failed", self.graph, reason=reason)
 
 
 class Events:
-    """Those who are told what an Exec does.
+    """The callbacks of an Exec.
 
     Args:
-        name: The name of its function.
+        name: The name of the function of the Exec.
     """
 
     def __init__(self, name: str) -> None:
@@ -123,10 +124,10 @@ class Events:
         self._callbacks: tuple[Callback, ...] = ()
 
     def add(self, callback: Callback) -> Callable[[], None]:
-        """Tell `callback` of each event from now on, until the returned function is called.
+        """Call `callback` for each event from now on, until the returned function is called.
 
         Raises:
-            ConfigError: It cannot be called.
+            ConfigError: `callback` cannot be called.
         """
         if not callable(callback):
             raise ConfigError(
@@ -135,7 +136,7 @@ class Events:
                 fix="run.on_event(lambda event: print(event))",
             )
 
-        def own(event: Event) -> object:  # of this `add`: it may be added twice
+        def own(event: Event) -> object:  # identifies this `add`: a callback may be added twice
             return callback(event)
 
         def stop() -> None:
@@ -147,15 +148,15 @@ class Events:
         return stop
 
     def are_heard(self, kind: EventKind) -> bool:
-        """Whether anybody listens; a hit asks it, and makes no event for nobody."""
+        """Whether a callback or the logger takes such events; a hit makes no event otherwise."""
         return bool(self._callbacks) or _logger.isEnabledFor(_LEVELS[kind])
 
-    def telling_of_failure(self, graph: GraphRow) -> contextlib.AbstractContextManager[None]:
-        """Tell `"failed"` of an exception that leaves the block, which makes the graph."""
+    def emitting_failure(self, graph: GraphRow) -> contextlib.AbstractContextManager[None]:
+        """Emit `"failed"` if an exception leaves the block, which makes the graph."""
         return _Failure(self, graph)
 
-    def tell(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
-        """Tell of an event, in this thread. An error of a callback is logged, and stops nothing.
+    def emit(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
+        """Emit an event, in this thread. An error of a callback is logged, and stops nothing.
 
         Args:
             kind: See `Event`.
@@ -169,5 +170,5 @@ class Events:
         for callback in self._callbacks:
             try:
                 callback(event)
-            except Exception:  # of any kind, it is the callback's: calls go on
+            except Exception:  # of any kind: a callback must not stop a call
                 _logger.exception("a callback of on_event failed at %s", event)

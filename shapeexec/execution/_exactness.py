@@ -1,7 +1,7 @@
 """Which symbols run at their exact sizes, and why.
 
-The reasons are a strategy, a primitive without a rule, and sizes at which plain JAX traces another
-program. `_planner` finds the symbols; they are only kept here.
+The reasons are a strategy, a primitive without a rule, memory, and sizes at which plain JAX traces
+another program. `_exact_choice` finds the symbols; they are only stored here.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def _held_by(
     *,
     strategy: Callable[[str], Strategy],
 ) -> Iterable[str]:
-    """The symbols of some buckets if they are those of the sizes; else none."""
+    """The symbols of `buckets` if these are the buckets of the sizes; else none."""
     mine = all(
         symbol in sizes and strategy(symbol).bucket(sizes[symbol]) == bucket
         for symbol, bucket in buckets.items()
@@ -61,7 +61,7 @@ def known_rules() -> int:
 
 
 class ExactSymbols:
-    """The symbols that are exact in spite of their strategies, by the base of their calls.
+    """The symbols that are exact despite their strategies, by the base of their calls.
 
     A rule that is registered later may be the one that was missing, so all symbols are tried again.
 
@@ -87,7 +87,7 @@ class ExactSymbols:
             self._given_up.clear()
 
     def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
-        """Why symbols are exact in a call in spite of their strategies, by symbol."""
+        """Per symbol that is exact in a call despite its strategy, the reason."""
         with self._lock:
             forced = self._known(base)
             given_up = list(self._given_up.get(base, ()))
@@ -112,10 +112,10 @@ class ExactSymbols:
             return True
 
     def give_up(self, base: Hashable, buckets: Mapping[str, int], *, reason: str) -> bool:
-        """Run calls of one kind at their exact sizes where they have these buckets.
+        """Run calls of one kind at their exact sizes if they have these buckets.
 
         Returns:
-            False if `on_memory` forbids it, nothing is padded, or it is so already.
+            False if `on_memory` forbids it, nothing is padded, or the buckets are given up already.
         """
         with self._lock:
             known = self._given_up.setdefault(base, [])

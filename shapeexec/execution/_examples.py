@@ -1,6 +1,6 @@
 """The arguments of `Exec.map`: which are shared, and which are lists of examples.
 
-`_map` plans and runs them. Only inside of a trace `map_plainly` runs them here, in a Python loop.
+`_map` plans and runs them. Inside another trace `map_plainly` runs them in a Python loop instead.
 """
 
 import dataclasses
@@ -48,13 +48,13 @@ class Examples:
     Attributes:
         settings: The settings of the Exec, with the default specs filled in.
         args: The positional arguments, each a list of examples or a value that all examples share.
-        kwargs: The keyword arguments, likewise.
+        kwargs: The keyword arguments, in the same form.
         positions: The positions of the lists of examples.
         names: The keywords of the lists of examples.
         count: How many examples there are.
-        at: The places that are known to hold more than arrays.
+        at: Places of arguments that are known to hold more than arrays.
         has_default_specs: Whether default specs were filled in.
-        calls: The calls that were taken apart so far, by the number of the example.
+        calls: The examples that were taken apart so far, by number.
     """
 
     settings: Settings
@@ -68,7 +68,7 @@ class Examples:
     calls: dict[int, Call] = dataclasses.field(default_factory=dict[int, Call], compare=False)
 
     def complete(self) -> "Examples":
-        """The same with all places in `at`, after a look at each leaf of each example."""
+        """The examples with all places in `at`, after a look at each leaf of each example."""
         found: set[Place] = set(self.at)
         for number in range(self.count):
             args, kwargs = self.arguments(number)
@@ -111,15 +111,15 @@ class Examples:
     def signatures(self) -> list[Hashable]:
         """The signature of each example: shapes and dtypes of its own arrays, and its constants.
 
-        It is None if a constant cannot be hashed. Of shared arguments it holds the shardings, if
-        there are several devices; JAX's own fast path checks the rest at each run.
+        None if a constant cannot be hashed. With several devices a signature holds the shardings of
+        shared arguments too; JAX's fast path checks their shapes and dtypes at each run.
         """
         numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]
         is_alike = not self.at.intersection(own)
         calls = [self.one(0)] * self.count if is_alike else [self.one(i) for i in numbers]
         try:
             hash(tuple(call.static for call in calls[:1] if is_alike))
-        except TypeError:  # planning finds the error and tells it
+        except TypeError:  # planning raises the error
             return [None] * self.count
         names = (known_rules(), len(self.args), *self.kwargs, *own)
         if may_stand_elsewhere():
@@ -165,12 +165,12 @@ def take_examples(
 ) -> Examples:
     """Separate the lists of examples from the shared arguments.
 
-    An argument whose spec is None is shared. Where specs are left to the defaults, lists and tuples
-    are the examples, each of which then has the spec that it would have alone.
+    An argument whose spec is None is shared. Without specs lists and tuples are the examples, and
+    each example has the spec that it would have alone.
 
     Raises:
-        SpecError: Nothing is a list of examples, an argument with a spec is none, or the lists are
-            not equally long, or are empty where a sum is wanted.
+        SpecError: No argument is a list of examples, an argument with a spec is not a list, or the
+            lists are not equally long, or are empty although a sum is wanted.
     """
     positions, names = _lists(settings, args, kwargs=kwargs)
     has_default_specs = settings.in_shapes is None
@@ -220,7 +220,7 @@ def _lists(
 
 
 def _common_length(lists: Mapping[str, Any], *, reduce: Reduce) -> int:
-    """How many examples there are, by the path of each list of them."""
+    """How many examples there are; `lists` are by path."""
     for path, argument in lists.items():
         if not is_listed(argument):
             raise SpecError(
@@ -263,7 +263,7 @@ def _with_default_specs(
 
 
 def map_plainly(examples: Examples, reduce: Reduce) -> Any:
-    """What `map` stands for: a Python loop over the plain function."""
+    """The reference for `map`: a Python loop over the plain function."""
     results: list[Any] = []
     for number in range(examples.count):
         args, kwargs = examples.arguments(number)
@@ -284,10 +284,10 @@ def _add(x: Any, y: Any) -> Any:
 
 
 def check_reduce(reduce: Any) -> None:
-    """Check that it is known how results are put together.
+    """Check the option `reduce`.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is neither "sum" nor None.
     """
     if reduce not in (None, "sum"):
         raise ConfigError(

@@ -335,7 +335,7 @@ class Exec(Observed):
     def cost_model(self, *args: Any, **kwargs: Any) -> CostModel:
         """Compute the cost of calls at any sizes: a preview of the plain function, see `CostModel`.
 
-        The arguments are examples of any size; without any, those of the last call are used.
+        The arguments are examples of any size; without any, the last call's are used.
 
         Raises:
             ShapeExecError: There are none, or a call with them raises it before it runs.
@@ -356,14 +356,14 @@ class Exec(Observed):
 
         Args:
             *args: Example arguments of any size, arrays or `jax.ShapeDtypeStruct`. Without any:
-                those of the last planned call.
+                the arguments of the last planned call.
             progress: Called with (done, total) before each graph, and at the end. True: a bar, by
                 rich or tqdm if installed.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
             sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
             **named: Sizes per symbol: `b=range(1, 17), s=512`. A symbol that is left out gets all
-                buckets of its strategy, if these end (a ladder, or `maximum=`), with those of a
-                ladder beyond. Without any, after `sx.load`: those of the saved graphs.
+                buckets of its strategy, if these end (a ladder, or `maximum=`), and of a ladder in
+                `beyond=`. Without any, after `sx.load`: the sizes of the saved graphs.
 
         Returns:
             How many graphs were compiled.

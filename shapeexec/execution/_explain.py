@@ -21,7 +21,7 @@ class Explanation:
     """Each mask of a graph and its reason, a view of `program`; `print` it.
 
     Attributes:
-        plan: What the call runs: sizes, buckets and guards.
+        plan: The plan of the call: sizes, buckets and guards.
         program: The equations of the graph, with their masks.
         ladders: Per symbol the reason for the last change of an `Adaptive` ladder.
 
@@ -75,10 +75,10 @@ class Explanation:
 
 
 def program_of(plan: Plan, call: Call, *, notes: Sequence[MaskNote]) -> Program:
-    """What the graph of a call does, equation by equation.
+    """The equations of the graph of a call.
 
     Args:
-        plan: What the call runs.
+        plan: The plan of the call.
         call: The call.
         notes: Its masks, and those that were spared, with the equations that need them.
     """

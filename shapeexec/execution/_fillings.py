@@ -1,6 +1,6 @@
-"""What stands in the padding of each argument of a function that masks for itself.
+"""The padding of each argument if `masking` is False.
 
-`_modes` knows the modes, `_measured` measures which one suits an argument.
+`_modes` defines the modes, and `_measured` measures which one suits an argument.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from shapeexec.masking._poison import poison_value
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """What stands in the padding of one array of the arguments.
+    """The padding of one array of the arguments.
 
     Attributes:
-        path: The array, `args[0]['tokens']`.
+        path: The path of the array, `args[0]['tokens']`.
         mode: `"zeros"`, `"edge"`, `"reflect"`, `"wrap"` or a number.
-        why: How it was chosen; empty: by the option `padding`.
-        slot: What names the measurement that chooses it; None: it is not measured.
+        why: The reason for the mode; empty: the option `padding`.
+        slot: The argument and kind of dtype for which the mode is measured; None: not measured.
     """
 
     path: str
@@ -43,15 +43,15 @@ Chosen = Callable[[tuple[Place, str]], tuple[Mode, str]]
 
 
 def fillings(settings: Settings, call: BoundCall, *, chosen: Chosen) -> tuple[Filling, ...]:
-    """What stands in the padding of each leaf of a call.
+    """The padding of each leaf of a call.
 
     Args:
-        settings: The modes, and the poison that takes the place of some.
+        settings: The modes, and the poison that replaces modes which were not given by name.
         call: The call.
-        chosen: Looks up what was measured.
+        chosen: Looks up measured modes.
 
     Raises:
-        ConfigError: A number is none of an argument's dtype.
+        ConfigError: A number does not fit an argument's dtype.
     """
     places = [place for place, tree in call.arguments for _ in range(tree.num_leaves)]
     ragged = call.ragged_dims

@@ -1,6 +1,6 @@
-"""What waits for threads of the parent is forgotten in a child process: there are none of them.
+"""State that waits for threads of the parent is reset in a forked child, which has none of them.
 
-Locks that are held for a few instructions are left alone, as JAX's and Python's own are.
+Locks that are held for a few instructions only are not reset, as in JAX and Python.
 """
 
 import os
@@ -12,10 +12,10 @@ from shapeexec._errors import ConfigError
 
 
 class Forked(Protocol):
-    """What other threads may hold for long."""
+    """State that other threads may hold for a long time."""
 
     def forked(self) -> None:
-        """Forget other threads, in the child, whose only thread runs this."""
+        """Forget the other threads; called in the child by its only thread."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The error of a call whose graph is missing and may not be made.
 
-When that is so is known to `_store`.
+`_store` decides when that is so.
 """
 
 from shapeexec import _compat

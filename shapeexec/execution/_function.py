@@ -1,6 +1,6 @@
-"""What makes an Exec a function to Python: methods of instances, copies, pickling.
+"""The Python protocols of an Exec as a function: methods of instances, copies, pickling.
 
-`_exec` has all that users call by name.
+`_exec` has the methods that users call by name.
 """
 
 import copy
@@ -22,7 +22,7 @@ from shapeexec.execution.saving._saved import may_fit
 from shapeexec.shape._inferred import Inferred
 
 _METHODS = threading.RLock()
-"""Held while an Exec becomes a method: all its instances share one store of graphs."""
+"""Held while an Exec becomes a method, so that all instances share one store of graphs."""
 
 
 class Function:
@@ -36,22 +36,27 @@ class Function:
         check_pins(settings, limits.pin)
         self._limits = limits
         name = _options.name_of(settings.fn)
-        store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
-        store.learner = learner_of(settings, store)
+        store = Store(
+            limits,
+            settings.missing,
+            compiling=settings.compiling,
+            name=name,
+            make_learner=functools.partial(learner_of, settings),
+        )
         self._runner = Runner.of(settings, store)
-        store.see({FUNCTION} if has_parts(settings.fn) else ())
+        store.note_places({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Self | None = None
         self._is_method = False
         _monitor.listen()
         functools.update_wrapper(self, settings.fn, updated=())
         if getattr(settings.fn, "__isabstractmethod__", False):
-            self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
+            self.__isabstractmethod__ = True  # read by `abc`
 
     def __get__(self, instance: Any, owner: type | None = None) -> Self:
         """Bind to an instance: an Exec of the arguments behind `self`, with shared graphs.
 
-        What `self` holds is an argument: arrays are data, all else is constant. So instances that
-        differ in arrays only share graphs, and an attribute that is set later is heeded.
+        `self` is an argument: its arrays are data, everything else is constant. So instances that
+        differ in arrays only share graphs, and attributes are read at each call.
         """
         with _METHODS:
             if self._method is None:
@@ -67,11 +72,12 @@ class Function:
         settings = self._runner.current
         fn = copy.deepcopy(settings.fn, memo)
         other = self._of(changed(settings, {"fn": fn}), self._limits)
-        other._runner.store.saved = self._runner.store.saved  # by its trace `fn` is the same
+        # A saved graph is found by its trace, and the copy of `fn` has the same one.
+        other._runner.store.making.use_saved(self._runner.store.making.saved)
         return other
 
     def __reduce__(self) -> Any:
-        made = self._of, (self._runner.current, self._limits)  # its graphs stay where they are
+        made = self._of, (self._runner.current, self._limits)  # without its graphs
         return _pickling.reduced(self, Function, made=made)
 
     @classmethod
@@ -84,7 +90,7 @@ class Function:
         """An Exec with other settings, and the saved graphs of this one if one may fit."""
         own, other = self._runner, self._of(settings, limits or self._limits)
         if may_fit(own.settings, settings):
-            other._runner.store.saved = own.store.saved
+            other._runner.store.making.use_saved(own.store.making.saved)
         return other
 
     def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
@@ -98,7 +104,7 @@ class Function:
         runner, _ = self._receiver((instance,))
         bound = type(self).__new__(type(self))
         vars(bound).update(vars(self), _runner=runner, _is_method=False)
-        vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
+        vars(bound)["__wrapped__"] = runner.settings.fn  # read by `inspect.signature`
         return bound
 
 
@@ -106,7 +112,7 @@ Own = TypeVar("Own", bound=Function)
 
 
 def with_found(ex: Own, found: tuple[Inferred, ...]) -> Own:
-    """An Exec like another that knows from the start what calls have shown elsewhere."""
+    """An Exec with the same options and inferred specs from another process."""
     settings = runner_of(ex).settings
     if not found or settings.in_shapes is not None:
         return ex
@@ -114,5 +120,5 @@ def with_found(ex: Own, found: tuple[Inferred, ...]) -> Own:
 
 
 def runner_of(ex: Function) -> Runner:
-    """What runs the calls of an Exec, for tools that look inside."""
+    """The runner of an Exec, for tools that look inside."""
     return ex._runner  # pyright: ignore[reportPrivateUsage] - the one door into it

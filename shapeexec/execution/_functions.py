@@ -1,6 +1,6 @@
-"""Functions as constants of graphs: whether they are new at each call, and which were deleted.
+"""Functions that are constants of graphs: those that are new at each call, and deleted ones.
 
-A lambda that is written in a call is another object each time, and so has another graph.
+A lambda that is written in a call is a new object each time, and so needs a new graph.
 """
 
 import collections
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Hashable, Iterable
 
 MANY = 8
-"""So many functions of one definition are no accident."""
+"""This many functions of one definition are worth a warning."""
 
 
 class Functions:
@@ -30,11 +30,11 @@ class Functions:
         """Remember the functions of a graph that is made.
 
         Args:
-            functions: By path.
-            key: What names the graph.
+            functions: The functions, by path.
+            key: The key of the graph.
 
         Returns:
-            The path and the code of one that is the last of many; None if there is none.
+            The path and the code of a definition with `MANY` functions; None: there is none.
         """
         found = None
         with self._lock:
@@ -45,7 +45,7 @@ class Functions:
         return found
 
     def _count(self, function: types.FunctionType, key: Hashable) -> int:
-        """Remember a function; how many of its code there were if it is new, else 0."""
+        """Remember a function; if it is new, return how many functions of its code there were."""
         code = function.__code__
         alive = [ref for ref in self._known.get(code, ()) if ref() is not None]
         is_new = all(ref() is not function for ref in alive)
@@ -58,5 +58,5 @@ class Functions:
         self._gone.append(key)
 
     def gone(self) -> list[Hashable]:
-        """The graphs, since this was asked last, of functions that are no more."""
+        """The graphs of functions that were deleted since the last call."""
         return [self._gone.popleft() for _ in range(len(self._gone))]

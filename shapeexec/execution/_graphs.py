@@ -6,11 +6,10 @@
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shapeexec._errors import ConfigError, GraphIndexError
+from shapeexec._errors import ConfigError, GraphIndexError, sizes_text
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._drawing import plotter
@@ -18,7 +17,7 @@ from shapeexec.execution._exactness import Exactness
 from shapeexec.execution._key import Base, kind_of
 from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Planned
-from shapeexec.execution._row import GraphRow
+from shapeexec.execution._row import GraphRow, volume
 from shapeexec.execution._stats import Counters
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import Dim
@@ -81,10 +80,10 @@ class Graphs:
         return self.rows[asked]
 
     def _at(self, sizes: Mapping[str, int]) -> GraphRow:
-        asked = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
+        asked = sizes_text(sizes) or "no sizes"
         found = [number for number, row in enumerate(self.rows) if row.serves(sizes)]
         if len(found) > 1:  # graphs that serve all sizes up to their buckets: the least one runs
-            found.sort(key=lambda number: -math.prod(self.rows[number].buckets.values()))
+            found.sort(key=lambda number: -volume(self.rows[number]))
             found = sorted({kind_of(self.rows[number].key): number for number in found}.values())
         if len(found) == 1:
             return self.rows[found[0]]

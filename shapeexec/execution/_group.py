@@ -55,8 +55,8 @@ class MapRecipe(Sized):
         Args:
             sizes: i32[examples, words], and i32[]: the number of examples without fillers.
             consts: The arrays that the function closed over.
-            kwargs: As for one example, with a first axis for the examples where they differ.
-            *args: Likewise.
+            kwargs: As for one example; mapped leaves have a first axis for the examples.
+            *args: As for one example; mapped leaves have a first axis for the examples.
         """
         vectors, count = sizes
         leaves = _trees.leaves((args, kwargs))
@@ -73,10 +73,10 @@ class MapRecipe(Sized):
         return self._as_declared(results)
 
     def sums(self, sizes: Any, args: Any, *, kwargs: Any) -> list[SumNote]:
-        """How each leaf of the result is summed; sizes and arguments may be structs."""
+        """How each leaf of the result is summed. Sizes and arguments may be structs."""
         vectors, _ = sizes
         if self.calls_the_host:
-            why = "examples run one by one, for the host takes part"
+            why = "examples run one by one, because the function calls the host"
             avals = enumerate(self.out_avals)
             return [SumNote(i, _compat.describe_aval(aval), (), why) for i, aval in avals]
         each, leaves = self._each(self.trace.jaxpr.consts), _trees.leaves((args, kwargs))
@@ -136,7 +136,7 @@ class Group:
         key: The key of the graph.
         recipe: What compiles the graph.
         layout: Which leaves of the arguments differ between examples.
-        requests: (symbol, size, bucket) of each symbol, for each example; fillers are none.
+        requests: (symbol, size, bucket) of each symbol, for each example, without fillers.
     """
 
     numbers: tuple[int, ...]
@@ -178,7 +178,7 @@ class Group:
         return vectors, jax.ShapeDtypeStruct((), np.int32)
 
     def outline(self, call: BoundCall) -> Outline:
-        """What the graph is made from; `call` is that of the first example."""
+        """The outline of the graph; `call` is the call of the first example."""
         args, kwargs = self._structs(call)
         buckets = {symbol: bucket for symbol, (_, bucket) in self.recipe.ranges.items()}
         sizes = shown_sizes(buckets, {}, examples=self.capacity)

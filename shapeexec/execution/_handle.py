@@ -1,7 +1,7 @@
 """Results that stay on their device at capacity, and go into the next call as they are.
 
-A graph relies on zeros behind the valid elements of its arguments. The handles that an `Exec`
-returns are known to have them; behind all others zeros are put in when they are used.
+A graph relies on zeros behind the valid elements of its arguments. The padding of handles that an
+`Exec` returns is zero; the padding of other handles is overwritten with zeros when they are used.
 """
 
 import dataclasses
@@ -142,7 +142,7 @@ class Padded:
         shape[along] += more
         if shape[along] > capacity[along]:
             capacity[along] = max(2 * capacity[along], shape[along])
-        array = pad(self, tuple(capacity), is_donated=True)  # so that it is one of JAX's
+        array = pad(self, tuple(capacity), is_donated=True)  # as donated, for a JAX array
         return _zero_padded(array, tuple(shape))
 
     def __array__(
@@ -167,7 +167,7 @@ class Padded:
 
 
 def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = False) -> Any:
-    """An argument at `capacity`: as `_transfer.pad`, and of handles.
+    """An argument at `capacity`, as by `_transfer.pad`; it may be a handle.
 
     Raises:
         ConfigError: The array of a handle was donated.
@@ -182,44 +182,44 @@ def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = Fal
 
 
 def padded_result(x: Any, shape: Shape) -> Any:
-    """The handle of a graph's result whose padding is zero; what is on the host is cut."""
+    """A handle of a graph's result whose padding is zero; a NumPy array is cut instead."""
     if not isinstance(x, jax.Array):
         return _transfer.cut(x, shape)
     return _zero_padded(x, shape)
 
 
 def unfilled_result(x: Any, shape: Shape) -> Any:
-    """The handle of a graph's result whose padding may be anything; what is on the host is cut."""
+    """A handle of a graph's result with any padding; a NumPy array is cut instead."""
     return Padded(x, shape) if isinstance(x, jax.Array) else _transfer.cut(x, shape)
 
 
 def host_result(x: Any, shape: Shape) -> Any:
-    """A graph's result as NumPy's, read-only; typed PRNG keys, which NumPy has not, stay JAX's."""
+    """A graph's result as a read-only NumPy array; typed PRNG keys stay JAX arrays."""
     if isinstance(x, jax.Array) and not _compat.is_extended(x.dtype):
         return np.asarray(x)[_corner(shape)]
     return _transfer.cut(x, shape)
 
 
 def begin_copies(arrays: Sequence[Any]) -> None:
-    """Have arrays copied to the host side by side, before `host_result` waits for each."""
+    """Start copying arrays to the host, all at once, before `host_result` waits for each."""
     for x in arrays:
         if isinstance(x, jax.Array):
             x.copy_to_host_async()
 
 
 def on_host(arrays: Sequence[Any]) -> list[Any]:
-    """Whole arrays as NumPy's: see `host_result`."""
+    """Whole arrays as NumPy arrays: see `host_result`."""
     begin_copies(arrays)
     return [host_result(x, x.shape) for x in arrays]
 
 
 def stored(tree: Any) -> Any:
-    """A tree with the arrays of handles in their places."""
+    """A tree with handles replaced by their padded arrays."""
     return jax.tree.map(_stored, tree)
 
 
 def cut_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Arguments with arrays of the true shapes in the places of handles."""
+    """Arguments with handles replaced by arrays of their true shapes."""
     if not any(type(leaf) is Padded for leaf in _trees.leaves((list(args), dict(kwargs)))):
         return args, kwargs
     return jax.tree.map(_cut, (tuple(args), dict(kwargs)))
@@ -234,7 +234,7 @@ def _cut(x: Any) -> Any:
 
 
 def _zero_padded(array: jax.Array, shape: Shape) -> Padded:
-    handle = object.__new__(Padded)  # nothing of it has to be checked
+    handle = object.__new__(Padded)  # skips the checks of `__post_init__`
     vars(handle).update(array=array, shape=shape, _is_zero_padded=True)
     return handle
 
@@ -253,7 +253,7 @@ def _live(handle: Padded) -> jax.Array:
 
 def _is_zero_padded(handle: Padded) -> bool:
     # Typed PRNG keys have no zero, and no graph relies on one.
-    return handle._is_zero_padded or _compat.is_extended(handle.dtype)  # pyright: ignore[reportPrivateUsage] - nobody else is to know
+    return handle._is_zero_padded or _compat.is_extended(handle.dtype)  # pyright: ignore[reportPrivateUsage] - no other module may read it
 
 
 def _holds_data(array: object) -> bool:
@@ -268,4 +268,4 @@ def _fits(shape: Sequence[Any], capacity: Shape) -> bool:
 
 
 def _corner(shape: Shape) -> Any:
-    return (*map(slice, shape), ...)  # of no axes, too, NumPy then gives an array
+    return (*map(slice, shape), ...)  # the `...` makes NumPy return an array for no axes too

@@ -1,7 +1,7 @@
-"""The specs of an Exec that was given none: its calls are seen here, whichever thread makes them.
+"""Specs that are inferred from the calls of an Exec without `in_shapes`.
 
-What follows from their shapes is known to `shape._inferred`. Specs never narrow: those of a
-generation hold for all calls before it, and the graphs of older generations stay.
+`shape._inferred` derives the specs from shapes. Specs never narrow: the specs of a generation hold
+for all calls before it, and the graphs of older generations stay.
 """
 
 import dataclasses
@@ -69,9 +69,9 @@ class _Layout:
     """Which leaves of a structure of arguments have inferred specs.
 
     Attributes:
-        given: The specs of the others.
-        open: The numbers of the leaves.
-        places: Their places.
+        given: The specs of the other leaves.
+        open: The numbers of the leaves with inferred specs.
+        places: The places of these leaves.
         annotated: The places of leaves whose specs are annotations.
     """
 
@@ -80,8 +80,8 @@ class _Layout:
     places: tuple[str, ...]
     annotated: tuple[str, ...]
 
-    def observed(self, leaves: Sequence[Any], known: Mapping[Hashable, "_Known"]) -> "_Observed":
-        """What a call shows.
+    def observed(self, leaves: Sequence[Any], known: Mapping[Hashable, "_Known"]) -> "_SeenCall":
+        """The shapes of a call, and the specs inferred with it.
 
         Raises:
             SpecError: An argument contradicts its spec.
@@ -94,8 +94,8 @@ class _Layout:
         shapes.append(tuple(sizes[name] for name in names))
         before = known.get(key)
         if before is None:
-            return _Observed(key, shapes, None, first(self.places, shapes, given=names))
-        return _Observed(key, shapes, before, widen(before.newest, shapes))
+            return _SeenCall(key, shapes, None, first(self.places, shapes, given=names))
+        return _SeenCall(key, shapes, before, widen(before.newest, shapes))
 
     @property
     def trees(self) -> frozenset[int]:
@@ -124,7 +124,7 @@ class _Layout:
         return BoundSpec(self.given.structure, tuple(specs))
 
     def texts(self, inferred: Inferred) -> list[str | None]:
-        """The same as strings."""
+        """The specs of all leaves, as strings."""
         texts = [None if spec is None else str(spec) for spec in self.given.specs]
         for number, text in zip(self.open, inferred.texts, strict=True):
             texts[number] = text
@@ -133,11 +133,11 @@ class _Layout:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What is known of one structure of arguments: generations of specs, and where they belong.
+    """The inferred specs of one structure of arguments.
 
     Attributes:
-        generations: The oldest first; the last one is in force.
-        structure: That of the arguments; None: another process has seen them.
+        generations: The specs over time, the oldest first; the last is in force.
+        structure: The structure of the arguments; None: the specs come from another process.
     """
 
     generations: tuple[Inferred, ...]
@@ -145,7 +145,7 @@ class _Known:
 
     @property
     def newest(self) -> Inferred:
-        """What is known now."""
+        """The specs in force."""
         return self.generations[-1]
 
 
@@ -153,17 +153,17 @@ class Inference:
     """The specs that the calls of an Exec show; safe to use from many threads.
 
     Args:
-        settings: Those of the Exec, whose `found` is known from the start.
+        settings: The settings of the Exec; its `found` is known from the start.
 
     Attributes:
-        trees: The positions of arguments whose arrays have had several sizes, and that are no
-            arrays themselves. It only grows.
+        trees: The positions of arguments that are trees of arrays (or annotated), and in which an
+            array has had several sizes. It only grows.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._named, self._annotated = settings.kwarg_shapes, settings.annotated
         self._lock = threading.Lock()
-        # What is read without the lock is replaced whole.
+        # These are read without the lock, so they are replaced as a whole.
         self._known: dict[Hashable, _Known] = {own.leaves: _Known((own,)) for own in settings.found}
         self._layouts: BoundedTable[_Layout] = BoundedTable()
         self._specs: BoundedTable[BoundSpec] = BoundedTable()
@@ -171,7 +171,7 @@ class Inference:
 
     @property
     def found(self) -> tuple[Inferred, ...]:
-        """What is known now, of each structure of arguments."""
+        """The specs in force, for each structure of arguments."""
         with self._lock:
             return tuple(known.newest for known in self._known.values())
 
@@ -187,14 +187,14 @@ class Inference:
         """The specs of a call.
 
         Args:
-            structure: Of (positional, keyword) arguments.
+            structure: The structure of (positional, keyword) arguments.
             leaves: Their leaves.
-            is_seen: Whether calls that follow heed this one.
+            is_seen: Whether later calls infer their specs from this one too.
         """
         layout = self._layout(structure, leaves)
         with self._lock:
             call = layout.observed(leaves, self._known)
-            # Also of a call that is not seen: it may run, in a graph that a warm-up has made.
+            # Even if the call is not seen: it may run in a graph that a warm-up has made.
             self.trees |= _changing(call.newest) | layout.trees
             if is_seen:
                 others = self._known if len(self._known) < _MOST_STRUCTURES else {}
@@ -242,7 +242,7 @@ class Inference:
         return bound
 
     def shown(self, structure: Any, leaves: Sequence[Any]) -> Specs:
-        """The specs of a call, which is not seen, for a reader."""
+        """The specs of a call, to be printed; later calls do not depend on it."""
         call = self._layout(structure, leaves).observed(leaves, self._known)
         return self._source(structure, call.newest)
 
@@ -253,14 +253,14 @@ class Inference:
         return Specs(in_shapes, (found or None) if self._named is None else self._named)
 
 
-class _Observed(NamedTuple):
+class _SeenCall(NamedTuple):
     """A call as inference sees it.
 
     Attributes:
         key: The places and ranks of its arrays.
-        shapes: Their shapes, and the sizes of given symbols.
-        before: What was known before.
-        newest: What is known with it.
+        shapes: The shapes of its arrays, and the sizes of given symbols.
+        before: The specs inferred before; None: the call is the first of its structure.
+        newest: The specs inferred with this call.
     """
 
     key: Hashable
@@ -270,7 +270,7 @@ class _Observed(NamedTuple):
 
 
 def _then(known: _Known | None, newest: Inferred, *, structure: Any) -> _Known:
-    """What is known after a call; another generation only if the specs are others."""
+    """The specs after a call; a new generation only if the specs have changed."""
     if known is None:
         return _Known((newest,), structure)
     is_same = newest.symbols == known.newest.symbols
@@ -292,10 +292,10 @@ def _positions(places: Iterable[str]) -> frozenset[int]:
 
 
 def with_specs(settings: Settings, call: Call) -> Settings:
-    """The settings with specs for a call and others like it, if they have none.
+    """The settings with specs for calls like this one, if they have none.
 
-    They are those that were found; where none was, axis 0 of each argument that is one array is
-    `b`, so that there is something to look at.
+    The specs are inferred; if no axis is known to change, axis 0 of each argument that is an array
+    is `b`, so that the cost model has a symbol.
     """
     if settings.in_shapes is not None:
         return settings

@@ -21,13 +21,13 @@ _TREE = "the tree of "
 
 
 class Base(NamedTuple):
-    """What calls have in common that may share traces.
+    """The part of the key that calls with a common trace share.
 
     Attributes:
         tree: The structure of (positional, keyword) arguments.
-        dims: Per leaf its dims as strings, symbolic where its spec says so.
+        dims: Per leaf its dims as strings, symbolic where its spec has symbols.
         dtypes: Per leaf its dtype, and whether it promotes like a Python scalar.
-        static: The leaves that are no arrays.
+        static: The leaves that are not arrays.
         config: JAX's configuration, as its own caches know it.
     """
 
@@ -39,14 +39,14 @@ class Base(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Per leaf where it stands: `args[0]['tokens']`."""
+        """The path of each leaf: `args[0]['tokens']`."""
         indices = _trees.unflatten(self.tree, range(self.tree.num_leaves))
         found = _trees.leaves_with_path(indices)
         return tuple(_path(path) for path, _ in found)
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Per leaf its type: `f32[b,s,4]`."""
+        """The type of each leaf: `f32[b,s,4]`."""
         return tuple(
             f"{dtype_name(dtype)}[{','.join(dims)}]{' weak' if is_weak else ''}"
             for dims, (dtype, is_weak) in zip(self.dims, self.dtypes, strict=True)
@@ -59,7 +59,7 @@ class Base(NamedTuple):
 
     @property
     def constants(self) -> dict[str, tuple[Hashable, str]]:
-        """By place what tells one value of a constant from another, and the value as a string."""
+        """By place the key of each constant, and its value as a string."""
         parts = self.static_parts
         return {place: parts[place] for place in parts if not place.startswith(_TREE)}
 
@@ -83,13 +83,13 @@ class Base(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What calls have in common that may share a graph, if the buckets allow it.
+    """The part of the key that two calls must share to run in one graph; buckets aside.
 
     Attributes:
         base: See `Base`.
         exact: (symbol, size) of each symbol that runs at its exact size.
-        trace: The number of the trace: another outcome of guards is another trace.
-        placement: Where the arguments stand.
+        trace: The number of the trace: each outcome of guards has its own.
+        placement: The shardings of the arguments.
         zero_results: Whether the padding of results holds zeros.
     """
 
@@ -101,22 +101,22 @@ class Kind(NamedTuple):
 
     @property
     def shardings(self) -> dict[str, Any]:
-        """By place the sharding of each argument; None where it was not put on purpose."""
+        """By place the sharding of each argument; None if the argument is not committed."""
         placement = self.placement or (None,) * len(self.base.dims)
         return dict(zip(self.base.paths, placement, strict=True))
 
     @property
     def sharding_texts(self) -> dict[str, str]:
-        """By place the sharding of each argument that was put there on purpose, as a string."""
+        """By place the sharding of each committed argument, as a string."""
         return {p: sharding_text(s) for p, s in self.shardings.items() if s is not None}
 
 
 class Bucketed(NamedTuple):
-    """What names the graph of a call.
+    """The key of the graph of a call.
 
     Attributes:
         kind: See `Kind`.
-        ranges: Per symbol that is padded its least size and its bucket.
+        ranges: Per padded symbol its least size and its bucket.
     """
 
     kind: "Key"
@@ -124,10 +124,10 @@ class Bucketed(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """What names a graph of `Exec.map`.
+    """The key of a graph of `Exec.map`.
 
     Attributes:
-        specs: The specs, where they are not those of the Exec.
+        specs: The specs of the map; None: the specs of the Exec.
         reduce: `"sum"`, or None.
         kind: See `Kind`.
         examples: How many examples it takes.
@@ -160,7 +160,7 @@ class Key:
         return self._hash
 
     def without_placement(self) -> "Key":
-        """The same, wherever the arguments stand."""
+        """The key without the shardings of the arguments."""
         parts = self.parts
         if isinstance(parts, Kind):
             return Key(parts._replace(placement=())) if parts.placement else self

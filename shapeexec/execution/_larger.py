@@ -24,15 +24,15 @@ _FIX_OF_LADDER = "the ladder before it stays; a bucket that is too large: start=
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Lent:
+class Borrowed:
     """A call that runs in another graph than its own.
 
     Attributes:
-        plan: What it runs, in the other graph.
+        plan: The plan of the call in the other graph.
         call: The call.
         graph: The other graph.
         store: Counts the run.
-        begin: Begins to make its own graph, where nobody does.
+        begin: Begins to make the call's own graph, unless another thread does already.
     """
 
     plan: Plan
@@ -51,18 +51,19 @@ class Lent:
         store, span = self.store, Span()
         ready = make_ready(self.plan, self.call, returns=returns)
         result = ready.run(self.graph, self.call.call, span=span, retrace=True)
-        self.begin()  # not before, for the two would take turns at the processor
+        self.begin()  # after the run: both would compete for the CPU
         store.remember(None, ready, call=self.call.call)
         store.count(larger=1)
-        store.ran(ready, self.graph, span=span, is_hit=False, began=began)
+        store.record_run(ready, self.graph, span=span, is_hit=False, began=began)
         return result
 
 
-def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Lent | None:
-    """Another graph for a call whose own is missing: a larger one, or one of an old ladder.
+def borrow(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Borrowed | None:
+    """Borrow another graph for a call whose own is missing: a larger one, or one of an old ladder.
 
     Returns:
-        None if its own is there, no other one is, or the caller has to make its own.
+        None if the call's own graph is compiled, no other graph serves the call, or the caller has
+        to make the graph itself.
 
     Raises:
         ShapeExecError: Whatever planning the call raises.
@@ -74,27 +75,27 @@ def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -
         plan = planner.draft(call, is_proven_later=True)
         if learner and store.behind.has_failed(plan.key) and learner.refuse(plan):
             continue
-        graph = None if plan.is_compiled else _instead(store, plan, missing=missing)
+        graph = None if plan.is_compiled else _stand_in(store, plan, missing=missing)
         if graph is None:
             return None
-        if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
+        if planner.draft(call).key == plan.key:  # the trace is proven at these sizes
             break
     begin = _work(planner, store, call=call, plan=plan)
     if begin is None:
         return None
-    return Lent(within(plan, call, key=graph.row.key), call, graph, store, begin)
+    return Borrowed(within(plan, call, key=graph.row.key), call, graph, store, begin)
 
 
-def told_where(plan: Plan, store: Store, *, missing: Missing) -> Plan:
-    """A plan that tells in which graph its call would run now."""
+def with_runs_in(plan: Plan, store: Store, *, missing: Missing) -> Plan:
+    """A plan with `runs_in`: the graph in which its call would run now."""
     own = [graph for graph in store.graphs() if graph.row.key == plan.key]
-    graph = own[0] if own else _instead(store, plan, missing=missing)
+    graph = own[0] if own else _stand_in(store, plan, missing=missing)
     return plan if graph is None else dataclasses.replace(plan, runs_in=graph.row)
 
 
-def _instead(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
-    """The graph in which a call runs whose own is missing."""
-    graph = None if store.learner is None else store.learner.instead(plan)
+def _stand_in(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
+    """The graph that a call borrows while its own is missing; None: there is none."""
+    graph = None if store.learner is None else store.learner.graph_of_old_ladder(plan)
     return _least(store, plan) if graph is None and missing == "larger" else graph
 
 
@@ -110,7 +111,7 @@ def _least(store: Store, plan: Plan) -> Graph | None:
 def _work(
     planner: Planner, store: Store, *, call: BoundCall, plan: Plan
 ) -> Callable[[], object] | None:
-    """What begins to make the graph of a plan; None if the caller has to make it."""
+    """A function that begins to make the graph of a plan; None if the caller has to make it."""
     behind, key = store.behind, plan.key
     if store.is_frozen or behind.makes(key):
         return lambda: None

@@ -1,7 +1,7 @@
 """Ladders that an Exec learns while it serves: `buckets=sx.Adaptive()`.
 
-What is learned, and when a ladder changes, is decided in `bucketing._adaptive_rule`. `_larger` runs
-calls in graphs of the old ladder, and has those of the new one made.
+`bucketing._adaptive_rule` decides when a ladder changes. `_larger` runs calls in graphs of the old
+ladder while other threads make the graphs of the new one.
 """
 
 import collections
@@ -30,13 +30,13 @@ from shapeexec.execution._stats import Ran
 from shapeexec.shape._unknown import names_for
 
 EVERY = 32
-"""After how many calls it learns."""
+"""How many calls are learned at once."""
 
 _SWEEPS = 2  # a call that was planned before a change may be remembered after it
 
 
 class Holder(Protocol):
-    """What a `Store` has of graphs and of calls that were planned before."""
+    """The part of a `Store` that a learner uses."""
 
     events: Events
     limits: CacheLimits
@@ -55,10 +55,10 @@ class Holder(Protocol):
 
 
 def learner_of(settings: Settings, store: Holder) -> "Learner | None":
-    """What learns the ladders of an Exec; None if no strategy adapts.
+    """The learner of an Exec; None if no strategy is `Adaptive`.
 
     Raises:
-        ConfigError: One does, and another option forbids a ladder to change.
+        ConfigError: A strategy is `Adaptive`, and another option forbids a ladder to change.
     """
     given = settings.strategies
     own = (given,) if isinstance(given, Strategy) else given.values()
@@ -90,16 +90,16 @@ def learner_of(settings: Settings, store: Holder) -> "Learner | None":
 class Learner:
     """The ladders of an Exec, by symbol, which all its views share; safe to use from many threads.
 
-    Calls only leave their sizes. A thread learns them, `EVERY` calls at a time and in their order,
-    so that what is learned follows from the calls and the clock. It holds no lock while it fits.
+    Calls only append their sizes to a queue. Another thread learns them in order, `EVERY` calls at
+    a time, so the ladders depend on the calls and the clock alone. It holds no lock while it fits.
 
     Args:
         settings: The strategies as they were given.
-        store: The graphs and plans that a change concerns.
+        store: The graphs and plans that a change affects.
         clock: The time in seconds.
 
     Attributes:
-        has_changed: Whether a ladder has changed: then calls may have to wait for graphs.
+        has_changed: Whether a ladder has changed, so that graphs of a call may be missing.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Learner:
         self._lock = threading.Lock()
         self._seen.clear()
 
-    # What calls ask
+    # Questions of calls
 
     def strategy(self, symbol: str) -> Strategy:
-        """The strategy of a symbol now: a value, whose laws hold."""
+        """The strategy of a symbol now, with its present ladder."""
         found = self._ladders.get(symbol)
         if found is None:
             given = given_to(symbol, self._strategies)
@@ -141,11 +141,11 @@ class Learner:
         return isinstance(given_to(symbol, self._strategies), Adaptive)
 
     def why(self, symbols: Iterable[str]) -> dict[str, str]:
-        """Why those of some symbols whose ladders have changed have the ladders that they have."""
+        """The reason for the last change of each ladder of `symbols` that has changed."""
         return {symbol: self._why[symbol] for symbol in symbols if symbol in self._why}
 
     def settings(self, settings: Settings) -> Settings:
-        """Settings whose strategies hold what was learned so far."""
+        """The settings, with the learned ladders in their strategies."""
         states, given = self._states, self._strategies
         if not states:
             return settings
@@ -160,10 +160,10 @@ class Learner:
                 strategies[name] = dataclasses.replace(strategy, learned=text_of(own))
         return dataclasses.replace(settings, strategies=strategies)
 
-    def instead(self, plan: Plan) -> Graph | None:
-        """The cheapest graph of an old ladder that serves a call whose own is missing.
+    def graph_of_old_ladder(self, plan: Plan) -> Graph | None:
+        """The cheapest graph of an old ladder that serves a call whose own graph is missing.
 
-        Its buckets are at most those that the ladder before the last change has, or `start`.
+        No bucket exceeds the one from the previous ladder or from `start`.
         """
         wanted = plan.key.parts
         if not self.has_changed or not isinstance(wanted, Bucketed):
@@ -183,7 +183,7 @@ class Learner:
         return min(found, key=lambda graph: math.prod(graph.row.buckets.values()), default=None)
 
     def _most(self, symbol: str, size: int) -> int:
-        """The largest bucket of a size on the ladders that may have graphs."""
+        """The largest bucket of a size on the present ladder, the previous one and `start`."""
         given = given_to(symbol, self._strategies)
         buckets = [self.strategy(symbol).bucket(size)]
         if isinstance(given, Adaptive):
@@ -191,13 +191,13 @@ class Learner:
             buckets += [old.bucket(size), given.bucket(size)]
         return max(buckets)
 
-    # What they leave
+    # Learning from calls
 
     def saw(self, seen: Ran) -> None:
-        """Learn the sizes of a call, in a while and in another thread.
+        """Queue the sizes of a call; another thread learns them later.
 
         Args:
-            seen: The call.
+            seen: The call, or the examples of a map.
         """
         self._seen.append(seen)
         if len(self._seen) >= EVERY:
@@ -213,8 +213,8 @@ class Learner:
     def _work(self, batch: Sequence[Ran], *, now: float) -> None:
         try:
             self._learn(batch, now=now)
-        except Exception as error:  # of any kind: a strategy of a user may raise; its ladder stays
-            self._store.events.tell("failed", reason=f"{type(error).__name__}: {error!s:.400}")
+        except Exception as error:  # of any kind: a user's strategy may raise; the ladder stays
+            self._store.events.emit("failed", reason=f"{type(error).__name__}: {error!s:.400}")
 
     def _learn(self, batch: Sequence[Ran], *, now: float) -> None:
         self._calls += len(batch)
@@ -233,10 +233,10 @@ class Learner:
         if self._sweeps:
             self._sweeps -= 1
             self._sweep()
-        self._leave()
+        self._drop_unused()
 
     def _sizes(self, batch: Sequence[Ran]) -> dict[str, list[int]]:
-        """The sizes of some calls by symbol; their buckets have been used now."""
+        """The sizes of some calls by symbol; marks their buckets as used now."""
         sizes: dict[str, list[int]] = {}
         for call in batch:
             # The largest example chooses the bucket of all that share a graph.
@@ -264,13 +264,13 @@ class Learner:
             self.has_changed, self._sweeps = True, _SWEEPS
         self._sweep()
         self._store.count(ladders=1)
-        self._store.events.tell("ladder", reason=f"{symbol}: {why}")
+        self._store.events.emit("ladder", reason=f"{symbol}: {why}")
 
     def refuse(self, plan: Plan) -> bool:
-        """Go back to the ladder before, for the graph of a plan could not be made.
+        """Go back to the previous ladder, because the graph of a plan could not be made.
 
         Returns:
-            False if the ladder before has the same buckets.
+            False if the previous ladder has the same buckets.
         """
         is_back = False
         for symbol, bucket in plan.buckets.items():
@@ -287,7 +287,7 @@ class Learner:
         return is_back
 
     def _sweep(self) -> None:
-        """Forget plans whose sizes have other buckets now."""
+        """Forget the plans whose sizes have other buckets now."""
 
         def is_old(planned: Any) -> bool:
             return any(
@@ -299,8 +299,8 @@ class Learner:
         self._store.ready.drop_where(is_old)
         self._store.plans.drop_where(is_old)
 
-    def _leave(self) -> None:
-        """Drop graphs that are not on the ladder, and have served no call for long."""
+    def _drop_unused(self) -> None:
+        """Drop graphs off the ladder that served none of the last `1 / min_usage` calls."""
         for graph in self._store.graphs() if self._why else ():
             parts, row = graph.row.key.parts, graph.row
             if row.examples is None and self._store.limits.are_pinned(row.buckets):
@@ -308,7 +308,7 @@ class Learner:
             ranges: Iterable[tuple[str, tuple[int, int]]] = getattr(parts, "ranges", ())
             if any(self._is_unused(symbol, bucket) for symbol, (_, bucket) in ranges):
                 self._store.drop(row.key)
-                self._store.events.tell("evicted", row, reason="it is not on the ladder")
+                self._store.events.emit("evicted", row, reason="it is not on the ladder")
 
     def _is_unused(self, symbol: str, bucket: int) -> bool:
         given, state = given_to(symbol, self._strategies), self._states.get(symbol)
@@ -327,5 +327,5 @@ def _learned_before(strategies: Any) -> Mapping[str, State]:
 
 
 def _name_of(symbol: str, strategies: Mapping[str, Strategy]) -> str | None:
-    """The name whose strategy is that of a symbol."""
+    """The key of `strategies` that a symbol falls under; None: it has no strategy."""
     return next((name for name in names_for(symbol) if name in strategies), None)

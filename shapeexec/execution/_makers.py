@@ -1,6 +1,6 @@
-"""Who makes the graphs of a warm-up: the thread that calls, or several workers.
+"""The makers of the graphs of a warm-up: the calling thread, or several workers.
 
-`_warmup` says which graphs, and in which order.
+`_warmup` chooses the graphs and their order.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from shapeexec.execution._warmup import Maker
 
 
 class _Alone:
-    """The thread that calls makes one graph after another."""
+    """The calling thread makes one graph after another."""
 
     most = 0
 
@@ -33,22 +33,22 @@ class _Alone:
         return self._make(call)
 
     def left(self, most: int) -> int:
-        """None is ever left behind."""
+        """No graph is ever unfinished."""
         del most
         return 0
 
 
 class _Several:
-    """Workers lower and compile; the thread that calls plans, proves and puts masks in.
+    """Workers lower and compile; the calling thread plans, proves and puts masks in.
 
     Args:
-        workers: How many.
+        workers: The number of workers.
         planner: Plans calls.
         store: Keeps graphs.
     """
 
     def __init__(self, workers: int, planner: Planner, *, store: Store) -> None:
-        self.most = 2 * workers  # so that none has to wait for masks
+        self.most = 2 * workers  # so that no worker waits for masks
         self._workers, self._planner, self._store = Workers(workers), planner, store
         self._begun: dict[Future[Any], Callable[[], object]] = {}
 
@@ -60,15 +60,15 @@ class _Several:
         return plan
 
     def left(self, most: int) -> int:
-        """Wait until at most so many graphs are left.
+        """Wait until at most `most` graphs are unfinished, and return how many are.
 
         Raises:
-            Exception: What stopped one of them.
+            Exception: Whatever making one of them raised.
         """
         while len(self._begun) > most:
             for one in wait(self._begun, return_when=FIRST_COMPLETED).done:
                 work = self._begun.pop(one)
-                # Workers begin nothing once the main thread has ended; this thread goes on.
+                # Workers stop when the main thread has ended; this thread makes the rest.
                 work() if one.cancelled() else one.result()
         return len(self._begun)
 
@@ -81,10 +81,10 @@ class _Several:
 def makers(
     workers: int, make: Callable[[BoundCall], Plan], *, planner: Planner, store: Store
 ) -> Generator[Maker]:
-    """Who makes graphs within the block; at an error or an interrupt no other graph is begun.
+    """The maker for the block; after an error or an interrupt no other graph is begun.
 
     Args:
-        workers: How many threads make graphs; 1: that of the caller.
+        workers: The number of threads that make graphs; 1: the calling thread.
         make: Plans a call and makes its graph.
         planner: Plans calls.
         store: Keeps graphs.
@@ -103,7 +103,7 @@ def as_workers(given: Any) -> int:
     """A number of workers; None: one.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not an integer of at least 1.
     """
     try:
         workers = 1 if given is None else as_size(given)

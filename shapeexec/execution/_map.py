@@ -1,8 +1,8 @@
 """Maps: which examples share a graph, and running these graphs.
 
-Examples that need another trace (other dtypes, another outcome of a guard, a size of 0), or stand
-on other devices, get a graph of their own. All others share the one at the buckets of their
-greatest sizes. `_group` says what such a graph computes.
+Examples that need another trace (other dtypes, another outcome of a guard, a size of 0), or are on
+other devices, get a separate graph. All others share one graph, at the buckets of their largest
+sizes. `_group` defines what such a graph computes.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
+from shapeexec.execution._result import Result
 from shapeexec.execution._settings import Settings
-from shapeexec.execution._split import Result
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving._saved import is_given_up
 
@@ -38,7 +38,7 @@ class Mapper:
 
     Args:
         planner: Plans single examples.
-        specs: Tells the planner's specs from those of other mappers with the same store.
+        specs: Identifies the planner's specs among the mappers with the same store.
         store: Keeps graphs, and how examples of given shapes are planned.
     """
 
@@ -56,7 +56,7 @@ class Mapper:
     def run(self, examples: Examples, reduce: Reduce) -> Any:
         """A list of the results, or their sum."""
         began = time.perf_counter()
-        # If plans were for other shared arguments, or something is no array that was one.
+        # Raised if plans were for other shared arguments, or an argument is no longer an array.
         with contextlib.suppress(SignatureChanged, ConfigError):
             try:
                 groups = self._groups(examples, self._known_plans(examples), reduce=reduce)
@@ -69,7 +69,7 @@ class Mapper:
                 if all(examples.one(number).has_dtypes() for number in range(examples.count)):
                     raise  # a graph itself has failed
         examples = examples.complete()
-        self._store.see(examples.at)
+        self._store.note_places(examples.at)
         groups = self.plan(examples, reduce)
         graphs = [None] * len(groups)
         return self._results(examples, groups, graphs=graphs, retrace=True, began=began)
@@ -78,7 +78,7 @@ class Mapper:
         """Plan groups of examples that share a graph, and put in the masks of missing graphs.
 
         Raises:
-            SpecError: The results are to be added, and cannot be.
+            SpecError: The results cannot be added.
             ShapeExecError: Whatever a call with one of the examples raises.
         """
         if not examples.count:
@@ -100,13 +100,13 @@ class Mapper:
         if group.key in self._store:
             return True
         try:
-            self._store.prepared(group.key, lambda: group.outline(call))
+            self._store.making.prepared(group.key, lambda: group.outline(call))
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.first
-            if planner.make_fewest_exact(first, error, call=call) and (
-                # Alone, at sizes from its bucket's least one up, an example may be masked all the
-                # same.
-                planner.draft(call).kind != first.kind or planner.make_all_exact(first, error)
+            if planner.exact.make_fewest(first, error, call=call) and (
+                # A graph of one call, whose sizes start at the bucket's least size, may need no
+                # mask where the graph of the group does: then the planner makes nothing exact.
+                planner.draft(call).kind != first.kind or planner.exact.make_all(first, error)
             ):
                 return False
             raise
@@ -144,7 +144,7 @@ class Mapper:
             layout = examples.layout(numbers[0])
             self._store.layouts[self._specs, kind] = layout
         capacity = checked_bucket(examples.settings.examples, len(plans))
-        # One lower bound for all: a graph per pair of least and greatest bucket would be many.
+        # The least size is 1 for all: a graph per pair of least and largest size would be too many.
         ranges = {
             symbol: (1, max(plan.buckets[symbol] for plan in plans)) for symbol in first.ranges
         }
@@ -174,7 +174,7 @@ class Mapper:
             for group, graph in zip(groups, graphs, strict=True)
         ]
         for group, (_, graph, span, is_hit) in zip(groups, runs, strict=True):
-            self._store.ran(group, graph, span=span, is_hit=is_hit, began=began)
+            self._store.record_run(group, graph, span=span, is_hit=is_hit, began=began)
         if groups[0].reduce == "sum":
             check_sum(groups)
             return _complete(functools.reduce(add, [result for result, *_ in runs]))
@@ -192,14 +192,15 @@ class Mapper:
         is_hit = graph is not None or group.key in self._store
         span = Span()
         args, kwargs = stacked(group, examples)
-        if retrace:  # a shared argument that is a handle comes here by an error of JAX's
+        if retrace:  # a shared argument may be a handle, which JAX has refused on the fast path
             args, kwargs = _handle.cut_all(args, kwargs)
         span.copied()
         if graph is None:
             call = self.bind(examples, group.numbers[0])
-            begin = functools.partial(self._store.prepared, group.key, lambda: group.outline(call))
-            graph = self._store.graph(group, begin)
-            span.restart()  # a graph that is made is counted there
+            making = self._store.making
+            begin = functools.partial(making.prepared, group.key, lambda: group.outline(call))
+            graph = making.graph(group, begin)
+            span.restart()  # `graph` has counted its own compilation
         run = graph.retraced if retrace else graph
         try:
             leaves = run(group.sizes, args, kwargs=kwargs)
@@ -222,9 +223,9 @@ class Mappers:
     """The mappers of an Exec: one for its specs, and one for each set of default specs.
 
     Args:
-        settings: Those of the Exec. A view of an instance has others, but would keep it alive.
+        settings: The settings of the Exec; those of a method would keep its instance alive.
         planner: Plans calls of the Exec.
-        store: That of the Exec.
+        store: The store of the Exec.
     """
 
     def __init__(self, settings: Settings, planner: Planner, *, store: Store) -> None:
@@ -247,7 +248,7 @@ class Mappers:
             return self._others[specs]
 
     def clear(self) -> None:
-        """Forget all traces but those of the Exec's planner."""
+        """Forget all traces, except the traces of the Exec's planner."""
         with self._lock:
             for mapper in self._others.values():
                 mapper.clear()

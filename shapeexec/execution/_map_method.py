@@ -14,7 +14,7 @@ from shapeexec.execution._examples import Reduce, map_plainly
 from shapeexec.execution._explain import program_of
 from shapeexec.execution._group import Group
 from shapeexec.execution._plain import count_plain
-from shapeexec.execution._planner import notes_of
+from shapeexec.execution._plan import notes_of
 from shapeexec.execution._runner import Runner
 from shapeexec.masking._values import MaskNote
 from shapeexec.masking.folding import SumNote
@@ -129,9 +129,9 @@ class MapMethod:
         Arrays may be `jax.ShapeDtypeStruct`s.
 
         Args:
-            *args: Those of the map.
-            reduce: Likewise.
-            **kwargs: Likewise.
+            *args: See `Exec.map`.
+            reduce: See `Exec.map`.
+            **kwargs: See `Exec.map`.
 
         Returns:
             The graphs, and which examples run in each.
@@ -148,9 +148,9 @@ class MapMethod:
         Arrays may be `jax.ShapeDtypeStruct`s.
 
         Args:
-            *args: Those of the map.
-            reduce: Likewise.
-            **kwargs: Likewise.
+            *args: See `Exec.map`.
+            reduce: See `Exec.map`.
+            **kwargs: See `Exec.map`.
 
         Returns:
             The explanation of each graph.

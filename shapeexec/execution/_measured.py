@@ -30,20 +30,20 @@ _CANDIDATES: Mapping[str, Sequence[Mode]] = {
     "float": CHOICES,
     "complex": CHOICES,
 }
-"""By the kind of a dtype the modes that are measured, the preferred one first.
+"""The modes that are measured, by kind of dtype, the preferred one first.
 
-Bools are masks, and False is what masks. An integer may be a token or an index: 0 and a repeated
-element are in range, and 0 is what marks padding by convention.
+Bools are taken for masks, where False masks. An integer may be a token or an index: 0 and a
+repeated element are in range, and 0 marks padding by convention.
 """
 
 _ROUNDINGS = 64
-"""Differences up to as many roundings of a result's dtype are none: XLA sums in another order."""
+"""Differences up to this many epsilons of a dtype count as 0: XLA may sum in another order."""
 
 _WORST = 1e6
 
 
 class MeasuredModes:
-    """The modes that were measured, by argument and kind of dtype; the first measurement counts."""
+    """The measured modes, by argument and kind of dtype; the first measurement counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,17 +56,17 @@ class MeasuredModes:
         return self._chosen.get(slot, (only, unmeasured))
 
     def adopt(self, other: "MeasuredModes") -> None:
-        """Take over what another one of the same function has measured."""
+        """Take over the measurements of another object for the same function."""
         with self._lock:
             self._chosen |= other._chosen
 
     def settled(self, plan: Plan, call: BoundCall, *, graph: Graph) -> Plan:
-        """A plan whose modes are measured, on the data of the call where they were not.
+        """A plan with measured modes; missing ones are measured on the data of the call.
 
         Args:
             plan: The plan of the call.
             call: The call.
-            graph: Its graph.
+            graph: The graph of the call.
         """
         plan = self._with_chosen(plan)
         open_slots = self._open(plan, call)
@@ -80,15 +80,15 @@ class MeasuredModes:
                 for mode in _CANDIDATES[slot[1]]
             }
             best = min(harms, key=harms.__getitem__)
-            told = ", ".join(f"{mode} {harm:.2g}" for mode, harm in harms.items())
+            shown = ", ".join(f"{mode} {harm:.2g}" for mode, harm in harms.items())
             with self._lock:  # not while the function runs, whose callbacks may call it again
-                self._chosen.setdefault(slot, (best, f"adaptive, by differences: {told}"))
+                self._chosen.setdefault(slot, (best, f"adaptive, by differences: {shown}"))
             plan = self._with_chosen(plan)
         return plan
 
     def _open(self, plan: Plan, call: BoundCall) -> list[Slot]:
-        """The slots that are not measured, of arrays that this call pads, each once."""
-        leaves = _trees.leaves((tuple(call.call.arrays), dict(call.call.named)))
+        """The slots that are not measured yet, of arrays that this call pads."""
+        leaves = _trees.leaves(call.call.operands())
         rows = zip(plan.fillings, plan.in_capacities, leaves, strict=False)
         found = {
             filling.slot: None
@@ -121,15 +121,15 @@ def _harm(
     )
     ready = make_ready(dataclasses.replace(plan, fillings=own), call)
     got = ready.run(graph, call.call, span=Span(), retrace=True)
-    # A sum: what one argument does to one result shows beside what others do to other results.
+    # A sum, so that the effect on one result is not hidden by larger effects on others.
     return sum(map(difference, _trees.leaves(got), want))
 
 
 def difference(got: Any, want: Any) -> float:
-    """How far an array is from another one, in units of the latter's greatest number.
+    """The distance of two arrays, relative to the largest number of `want`.
 
-    Integers and bools: the share of elements that differ. Rounding is no difference; NaN for a
-    number, or a number for NaN, is the worst one.
+    Of integers and bools: the share of elements that differ. Differences by rounding count as 0; a
+    NaN on one side only counts as the worst.
     """
     if _compat.is_extended(want.dtype) or want.size == 0:
         return 0.0

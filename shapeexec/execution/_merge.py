@@ -139,7 +139,7 @@ def _check_same(value: Any, *, before: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what an object holds, by the words for it in errors; later changes do not enter."""
+    """A shallow copy of the content of an object, by the names for it in errors."""
     named = {f"`{name}`": _trees.flatten(held) for name, held in attributes.items()}
     return {**named, "the items": _trees.flatten(items)}
 

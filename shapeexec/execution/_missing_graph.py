@@ -21,7 +21,7 @@ from shapeexec.shape._trace import Trace
 def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> Callable[[], Graph]:
     """Puts in the masks of a missing graph, and returns what lowers and compiles it.
 
-    What is returned runs no code of users but what JAX calls to lower it, see `_behind`.
+    The returned function runs no user code, except the code that lowering calls: see `_behind`.
 
     Args:
         store: Keeps the graph.
@@ -32,14 +32,14 @@ def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> C
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
-    made = store.prepared(plan.key, lambda: outlined(plan, call))
+    made = store.making.prepared(plan.key, lambda: outlined(plan, call))
     return _making(store, plan, call=call, begin=lambda: made, origin=origin)
 
 
 def masks_and_rest(
     store: Store, plan: Plan, *, call: BoundCall, origin: str
 ) -> Callable[[], Graph]:
-    """What masks, lowers and compiles a missing graph; in another thread if `masks_by_itself`.
+    """A function that masks, lowers and compiles a missing graph; see `masks_by_itself`.
 
     Args:
         store: Keeps the graph.
@@ -48,7 +48,7 @@ def masks_and_rest(
         origin: See `GraphRow`.
     """
     outline = outlined(plan, call)
-    begin = functools.partial(store.prepared, plan.key, lambda: outline)
+    begin = functools.partial(store.making.prepared, plan.key, lambda: outline)
     return _making(store, plan, call=call, begin=begin, origin=origin)
 
 
@@ -61,10 +61,10 @@ def _making(
     origin: str,
 ) -> Callable[[], Graph]:
     names = list(call.call.functions())
-    return lambda: store.graph(plan, begin, functions=names, origin=origin)
+    return lambda: store.making.graph(plan, begin, functions=names, origin=origin)
 
 
 @WeakTable
 def masks_by_itself(trace: Trace) -> bool:
-    """Whether no code of users runs where masks are put into a trace."""
+    """Whether masking a trace runs no user code, so that another thread may do it."""
     return all(map(is_own, {eqn.primitive.name for eqn in _compat.equations(trace.jaxpr.jaxpr)}))

@@ -1,6 +1,6 @@
-"""Padding modes: what stands behind an array that is padded for a function with masks of its own.
+"""Padding modes for `masking=False`: the values behind the valid elements of an argument.
 
-`_transfer` pads with them, and `_fillings` chooses one for each argument.
+`_transfer` pads by them, and `_fillings` chooses one for each argument.
 """
 
 import math
@@ -28,20 +28,20 @@ _POSITIONS: Mapping[Any, Positions] = {
     "reflect": lambda at, size: size - 1 - abs(size - 1 - at % (2 * size - 2 + (size == 1))),
     "wrap": lambda at, size: at % size,
 }
-"""Which element of an axis of `size` elements a padded array has at each position: as `numpy.pad`.
+"""The valid element, of `size`, that each position of a padded axis repeats, as `numpy.pad`.
 
-At size 1 there is nothing to reflect, and the element itself is repeated.
+At size 1 `reflect` repeats the only element.
 """
 
 CHOICES: tuple[Mode, ...] = ("zeros", *_POSITIONS)
 
 
 def repeated(mode: Mode) -> Positions | None:
-    """Where the elements that a mode repeats stand; None: padding holds one number.
+    """The positions of the elements that a mode repeats; None: padding holds one number.
 
     Returns:
-        A function of the positions of a padded axis, ascending from 0, and of how many elements it
-        has, at least 1: of ints and NumPy's arrays, or of i32[] and JAX's.
+        A function of the positions of a padded axis, ascending from 0, and of its number of valid
+        elements, at least 1. It takes NumPy arrays and ints, or JAX arrays and i32[].
     """
     return _POSITIONS.get(mode)
 
@@ -55,7 +55,7 @@ def as_padding(given: Any) -> Paddings:
     """The option `padding` in its normal form.
 
     Raises:
-        ConfigError: It is no mode, or a mapping of something else.
+        ConfigError: It is not a mode, or a mapping of something else.
     """
     if not is_mapping(given):
         return _as_mode(given, "padding")
@@ -87,7 +87,7 @@ def _as_mode(given: Any, path: str) -> Any:
 
 
 def _as_number(given: Any) -> Any:
-    """A number of NumPy's or JAX's as Python's; anything else as it is."""
+    """A NumPy or JAX scalar as a Python number; other values unchanged."""
     return given.item() if hasattr(given, "item") and np.ndim(given) == 0 else given
 
 

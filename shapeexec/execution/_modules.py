@@ -51,8 +51,8 @@ def is_linen_definition(value: Any) -> bool:
 def held_by_states(tree: Any, leaves: Sequence[Any]) -> set[int]:
     """The variables, by identity, of the `nnx.State`s in a tree: data, as they are to `jax.jit`.
 
-    A variable that stands in a tree by itself may be changed there. `leaves` are those of the tree,
-    variables among them.
+    Variables outside of a `State` may be changed by the function. `leaves` are the leaves of the
+    tree, including variables.
     """
     kind = sys.modules["flax.nnx"].State
     if isinstance(tree, kind):
@@ -67,12 +67,12 @@ def held_by_states(tree: Any, leaves: Sequence[Any]) -> set[int]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nodes:
-    """The nnx nodes among the arguments of a call, split at once, for they may share variables.
+    """The nnx nodes among the arguments of a call, split together: they may share variables.
 
     Attributes:
         nodes: The caller's objects; empty where only their shapes are remembered.
-        graph: What nnx knows of them beside arrays.
-        trees: Per node the structure of its arrays; what an earlier node holds too is not repeated.
+        graph: The graph definition of nnx: everything but arrays.
+        trees: Per node the structure of its arrays, without arrays of earlier nodes.
     """
 
     nodes: tuple[Any, ...]
@@ -86,7 +86,7 @@ class Nodes:
 
     @property
     def key(self) -> Hashable:
-        """What two calls must have in common that share a trace."""
+        """The key that two calls must share to share a trace."""
         return (self.graph, self.trees)
 
     def merged(self, arrays: Sequence[Sequence[Any]]) -> list[Any]:
@@ -96,18 +96,18 @@ class Nodes:
             return list(context.merge(self.graph, _state(self.trees, arrays)))
 
     def forgotten(self) -> "Nodes":
-        """The same without the caller's objects."""
+        """The nodes without the caller's objects."""
         return dataclasses.replace(self, nodes=())
 
     def update(self, changed: "Nodes", arrays: Sequence[Sequence[Any]]) -> list[Any]:
-        """Bring the caller's objects to what the function made of them.
+        """Update the caller's objects as the function left them.
 
         Args:
-            changed: What the function left: these nodes, and behind them those of its result.
-            arrays: The arrays of each.
+            changed: These nodes as the function left them, followed by the nodes of its result.
+            arrays: The arrays of each node.
 
         Returns:
-            The caller's objects, and those of the result; objects that both have are the same.
+            The caller's objects, then the objects of the result; shared objects are identical.
         """
         nnx = sys.modules["flax.nnx"]
         with updating():
@@ -129,7 +129,7 @@ def split(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
 
 
 def split_updated(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
-    """The same at the end of the function; works inside of `updating()` only."""
+    """Split nodes at the end of the function; works inside of `updating()` only."""
     with sys.modules["flax.nnx"].split_context(_TAG) as context:
         graph, state = context.split(list(nodes))
         return _split(nodes, graph, state=state)
@@ -146,7 +146,7 @@ def _split(nodes: Sequence[Any], graph: Any, *, state: Any) -> tuple[Nodes, list
 
 
 def state(nodes: Sequence[Any]) -> Any:
-    """What nodes are and hold at this moment."""
+    """A snapshot of nodes: their graph definition and arrays."""
     if not nodes:
         return None, []
     graph, held = sys.modules["flax.nnx"].split(list(nodes))

@@ -33,7 +33,7 @@ totals = _OfThread()
 
 
 class Span:
-    """What this thread compiles from now on: programs that copy data, and graphs that run.
+    """Counts the compilations of this thread from now on: copies of data, and graphs.
 
     Attributes:
         copies: XLA compilations of pads, slices and stacks, and of programs by which JAX moves an

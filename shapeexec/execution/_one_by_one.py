@@ -1,7 +1,6 @@
-"""Examples run one after the other, where the host takes part: callbacks are called once for each.
+"""Examples that run one by one because the function calls the host: callbacks run once per example.
 
-A vmap would call them for fillers too, and the first callback for all examples before the
-second one.
+A vmap would run them for fillers too, and the first callback for all examples before the second.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +27,14 @@ def one_by_one(
     is_mapped: Sequence[bool],
     count: Any,
 ) -> list[Any]:
-    """What a vmap of `one` gives, from a loop over the first `count` examples.
+    """The results of a vmap of `one`, by a loop over the first `count` examples.
 
     Args:
         one: Called with the sizes and the leaves of one example.
         vectors: i32[examples, symbols].
         leaves: The arguments, those that are mapped with a first axis for the examples.
         is_mapped: Per leaf whether it is.
-        count: i32[]: how many examples are no fillers.
+        count: i32[]: the number of examples without fillers.
 
     Returns:
         Its results with a first axis for the examples; zeros for fillers.

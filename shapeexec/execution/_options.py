@@ -7,15 +7,21 @@ import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from shapeexec._errors import BucketOverflowError, ConfigError, ShapeExecError, StrategyError
+from shapeexec._errors import (
+    BucketOverflowError,
+    ConfigError,
+    ShapeExecError,
+    SpecError,
+    StrategyError,
+)
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution._narrow import is_frozenset, is_iterable, is_listed, is_mapping, is_tuple
 from shapeexec.shape import UNKNOWN, Dim
-from shapeexec.shape._dim import is_unknown, symbols_of
+from shapeexec.shape._dim import any_symbolic, is_unknown, shapes_text, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
 from shapeexec.shape._guards import Guard, parse_constraints
 from shapeexec.shape._unknown import names_for
@@ -29,7 +35,7 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
             and from `UNKNOWN`, which stands for all unknown sizes.
 
     Raises:
-        ConfigError: Something is no strategy or no symbol, or a symbol has two strategies.
+        ConfigError: A value is not a strategy, a key not a symbol, or a symbol has two strategies.
         StrategyError: A strategy breaks a law.
     """
     if not is_mapping(buckets):
@@ -72,10 +78,10 @@ def as_lawful_strategy(name: str, given: Any, *, whose: str = "the strategy") ->
     Args:
         name: The option.
         given: Its value.
-        whose: How an error calls it.
+        whose: The name of the strategy in errors.
 
     Raises:
-        ConfigError: It is no strategy.
+        ConfigError: It is not a strategy.
         StrategyError: It breaks a law, or raises.
     """
     strategy = as_strategy(given, name)
@@ -92,7 +98,7 @@ def as_size(size: Any) -> int:
     """An integer, NumPy's and JAX's included.
 
     Raises:
-        TypeError: It is none; a bool is none.
+        TypeError: It is not an integer, or a bool.
     """
     if isinstance(size, bool):
         raise TypeError  # as operator.index() does; callers name the option
@@ -120,13 +126,13 @@ def range_of(symbol: str, strategy: Strategy, *, size: int) -> tuple[int, int]:
 def strategy_raised(
     whose: str, strategy: Strategy, *, size: int | None, error: Exception
 ) -> StrategyError:
-    """What to tell of a strategy that raises an exception of its own.
+    """The error for a strategy that raises an exception of its own.
 
     Args:
         whose: `the strategy of `s``, and the size where it is known.
         strategy: The strategy.
-        size: The size that a call needs a bucket for; None: no call is at hand.
-        error: Its exception; the last note holds the size, if `bucket` raised it.
+        size: The size that a call needs a bucket for; None: there is no call.
+        error: Its exception; the last note names the size, if `bucket` raised it.
     """
     notes = [note.strip() for note in getattr(error, "__notes__", ()) if "shapeexec" in note]
     return StrategyError(
@@ -143,13 +149,13 @@ def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:
     """The specs by position in their normal form: strings, shapes and None; None: the defaults.
 
     Raises:
-        SpecError: One is malformed, or it is one spec where a sequence of them is meant.
+        SpecError: A spec is malformed, or one spec is given instead of a sequence of them.
     """
     return None if in_shapes is None else normal_by_position(in_shapes)
 
 
 def as_kwarg_shapes(kwarg_shapes: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The specs by keyword in their normal form; None: none are given.
+    """The specs by keyword in their normal form; None if none are given.
 
     Raises:
         SpecError: One is malformed.
@@ -271,6 +277,24 @@ def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={given!r} is not known.", option=name, fix=f"{name}={texts}")
 
 
+def check_known(shapes: Sequence[Any], *, where: str, why: str, fix: str) -> None:
+    """Refuse shapes whose sizes are symbolic.
+
+    Args:
+        shapes: The shapes of arrays.
+        where: Where a symbolic size comes from.
+        why: Why a size is needed there.
+        fix: How to fix it.
+
+    Raises:
+        SpecError: A size is symbolic.
+    """
+    if any_symbolic(shapes):
+        raise SpecError(
+            f"the sizes are symbolic here, {where}.", got=shapes_text(shapes), why=why, fix=fix
+        )
+
+
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -283,7 +307,7 @@ def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def name_of(fn: Any) -> str:
-    """What a function is called, in one line."""
+    """The name of a function, in one line."""
     if isinstance(fn, functools.partial):
         return f"partial({name_of(fn.func)})"
     name = getattr(fn, "__qualname__", None)
@@ -291,9 +315,9 @@ def name_of(fn: Any) -> str:
 
 
 def typed(value: object) -> Hashable:
-    """A static value that differs from its equals: 1, 1.0, True; 0.0 and -0.0.
+    """A key for a static value that tells 1, 1.0 and True apart, and 0.0 and -0.0.
 
-    So do tuples, frozen sets and dataclasses that hold them.
+    This includes values inside tuples, frozen sets and dataclasses.
     """
     if is_tuple(value):
         return (type(value), tuple(map(typed, value)))
@@ -310,11 +334,11 @@ def check_symbols(strategies: Any, symbols: Iterable[str], *, specs: str = "in_s
 
     Args:
         strategies: One for all symbols, or one per symbol.
-        symbols: Those of the specs.
-        specs: How the caller knows the specs.
+        symbols: The symbols of the specs.
+        specs: The name of the specs in errors.
 
     Raises:
-        ConfigError: One is for a symbol that no spec has.
+        ConfigError: A strategy is for a symbol that no spec has.
     """
     if not is_mapping(strategies):
         return

@@ -25,7 +25,7 @@ _Numbers = Literal["data", "constants"]  # whether numbers are inputs of the gra
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constant:
-    """A leaf that is no array. If it is compared by identity it is not kept alive."""
+    """A leaf that is not an array. If it is compared by identity it is not kept alive."""
 
     held: Any
     key: Hashable
@@ -128,12 +128,12 @@ class Part:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is one leaf that is no array."""
+        """Whether it is a single leaf that is not an array."""
         return _trees.is_leaf_structure(self.tree) and isinstance(self.leaves[0], Constant)
 
 
 def argument_key(leaf: object) -> Hashable:
-    """What a constant of an argument is compared by.
+    """The key by which a constant of an argument is compared.
 
     Raises:
         _Incomparable: It cannot be hashed, or may change while its hash stays the same.
@@ -148,7 +148,7 @@ def argument_key(leaf: object) -> Hashable:
 
 
 def result_key(leaf: object) -> Hashable:
-    """What a constant of a result is compared by: its identity, if it cannot be hashed."""
+    """The key by which a constant of a result is compared: its identity, if not hashable."""
     try:
         return _key(leaf)
     except (TypeError, ValueError):
@@ -180,7 +180,7 @@ class Walk:
     _opens_first: bool = False
 
     def part(self, tree: Any, *, where: str = "") -> tuple[Part, list[Any]]:
-        """A tree taken apart, and its arrays, with a `Slot` for those of each node.
+        """A tree taken apart, and its arrays, with a `Slot` for the arrays of each nnx node.
 
         Args:
             tree: An argument, or a result.
@@ -196,7 +196,7 @@ class Walk:
             raise error.of_user(_place(where, error.path)) from error
 
     def function(self, fn: Callable[..., Any], *, where: str) -> tuple[Part, list[Any]]:
-        """The same of a tuple of the function alone.
+        """The function taken apart as a 1-tuple, and its arrays; see `part`.
 
         Its numbers are constants. If the walk has opened no object before, the first object in it
         is opened even if it has a hash.

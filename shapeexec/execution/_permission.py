@@ -1,9 +1,9 @@
 """Whether JAX may trace and lower the body of a graph: once, when the graph is made.
 
-Later calls go through JAX's fast path, which has compared tree, shapes, dtypes, configuration and
-shardings with those that the graph was made for. Where they differ JAX would trace the body anew,
-or lower it anew for other devices. Both are refused here, before anything compiles or runs, so that
-the call is planned under another key. See docs/adr/0018.
+Later calls go through JAX's fast path, which compares tree, shapes, dtypes, configuration and
+shardings with the graph's. If they differ JAX would trace the body again, or lower it again for
+other devices. Both are refused here, before anything compiles or runs, so that the call is planned
+under another key. See docs/adr/0018.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ def is_permitted() -> bool:
 
 
 def watch_lowering(tree: Any) -> Any:
-    """The arrays of a body's arguments; to lower what uses one of them takes permission, too."""
+    """The arguments of a body; lowering an equation that uses one of them needs permission too."""
     return jax.tree.map(_watched, tree)
 
 
-# An identity that is nothing in the program for XLA. Each array has its own, since JAX drops
-# equations that nobody reads, and arguments with them.
+# An identity that adds nothing to the program for XLA. Each array has its own, because JAX drops
+# unused equations, and arguments with them.
 _watched = _compat.new_identity("shapeexec_watched", check_permitted)

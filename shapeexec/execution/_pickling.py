@@ -1,6 +1,6 @@
-"""What of an Exec travels between processes, or an error that says which setting cannot.
+"""Pickling an Exec: its settings, or an error that names the setting that cannot be pickled.
 
-Graphs never do: `_exec` makes an Exec anew from its settings.
+Graphs are not pickled: an Exec is made again from its settings.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ _BY_VALUE = ("cloudpickle", "dill")  # these pickle functions that pickle itself
 
 
 def reduced(ex: Any, kind: type, *, made: tuple[Any, Any]) -> Any:
-    """What `Exec.__reduce__` returns: a method, a name in a module, or how it is made.
+    """The result of `Exec.__reduce__`: a method, a name in a module, or a constructor call.
 
     Args:
         ex: The Exec.
         kind: Its class.
-        made: What makes it, and from what.
+        made: A function that makes the Exec, and its arguments.
 
     Raises:
-        ConfigError: It would have to be made, and a setting cannot be pickled; it is named.
+        ConfigError: A setting would have to be pickled and cannot be; the error names it.
     """
     fn = ex.settings.fn
     if _is_method_of_a_class(fn, kind):

@@ -1,7 +1,7 @@
-"""Where the arrays of a call stand: their devices and shardings, a part of a graph's key.
+"""The devices and shardings of the arrays of a call, a part of a graph's key.
 
-An array that was put somewhere on purpose, which JAX calls committed, stands where its sharding
-says. For any other the sharding is None: JAX moves it to the rest of the call. `_transfer` moves
+A committed array (JAX's word for one that was put on a device on purpose) stays where its sharding
+says. An uncommitted array has None: JAX moves it to the devices of the call. `_transfer` moves
 arrays.
 """
 
@@ -16,18 +16,18 @@ from shapeexec.execution._narrow import is_tuple
 
 Shape = tuple[int, ...]
 Placement = tuple[jax.sharding.Sharding | None, ...]
-"""Per leaf of the arguments its sharding; empty where no leaf has one."""
+"""Per leaf of the arguments its sharding, None if uncommitted; empty if no leaf is committed."""
 
 
 def placement_of(leaves: Iterable[Any]) -> Placement:
-    """Where leaves stand: arrays, or `jax.ShapeDtypeStruct`s that say it."""
+    """The placement of leaves: arrays, or `jax.ShapeDtypeStruct`s with shardings."""
     placement = tuple(map(_compat.committed_sharding, leaves))
     return placement if any(placement) else ()
 
 
 @functools.cache
 def may_stand_elsewhere() -> bool:
-    """Whether equal programs may run on other devices, which JAX compiles without lowering anew."""
+    """Whether there are several devices: JAX compiles one lowered program for each of them."""
     return _compat.local_device_count() > 1
 
 
@@ -35,12 +35,12 @@ def at_capacity(sharding: Any, capacity: Shape) -> Any:
     """The sharding of an array once it is padded.
 
     Args:
-        sharding: Of the array, on one device or several.
+        sharding: The sharding of the array, on one device or several.
         capacity: The shape of the padded array.
 
     Returns:
-        The same, where each device gets as much of each axis. A `NamedSharding` leaves an axis
-        whole on each device if its mesh does not divide the capacity. None: XLA chooses.
+        The same sharding if it divides the capacity. A `NamedSharding` replicates each axis that
+        its mesh does not divide. None: XLA chooses.
     """
     if len(sharding.device_set) == 1:
         return sharding
@@ -68,7 +68,7 @@ def stacked_sharding(sharding: Any) -> Any:
 
 
 def _ways(mesh: Any, axes: Any) -> int:
-    """Into how many parts a dim is cut."""
+    """The number of parts that a dim is sharded into."""
     ways = 1
     for axis in axes if is_tuple(axes) else (axes,):
         ways *= 1 if axis is None or not isinstance(axis, str) else mesh.shape[axis]

@@ -10,8 +10,9 @@ from typing import Any
 from shapeexec import _compat
 from shapeexec.execution import _options
 from shapeexec.execution._handle import cut_all
+from shapeexec.execution._result import Result
 from shapeexec.execution._runner import Runner
-from shapeexec.execution._split import Result, is_running
+from shapeexec.execution._split import is_running
 
 
 def called(runner: Runner, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Any:
@@ -21,13 +22,13 @@ def called(runner: Runner, args: Sequence[Any], *, kwargs: Mapping[str, Any]) ->
         args, kwargs = cut_all(args, kwargs)
         return runner.settings.fn(*args, **kwargs)
     result, call = runner.run(args, kwargs)
-    return result.whole(call) if type(result) is Result else result
+    return result.whole(call.nodes) if type(result) is Result else result
 
 
 def count_plain(runner: Runner, count: int) -> None:
     """Count calls of the plain function in somebody's trace; warn of the first."""
     runner.store.count(plain_calls=count)
-    if is_running() or not runner.store.is_first("plain"):
+    if is_running() or not runner.store.claim_warning("plain"):
         return  # what runs in another Exec is padded there
     called = _options.name_of(runner.settings.fn)
     name = called if called.isidentifier() else "fn"

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from shapeexec._errors import sizes_text
+from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Compilable, Recipe
 from shapeexec.execution._fillings import Filling
 from shapeexec.execution._key import Base, Key
@@ -18,6 +20,7 @@ from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._traffic import Padding
 from shapeexec.execution._usage import elements_of
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape._questions import AnyGuard
 
 
@@ -26,12 +29,12 @@ class Planned(Protocol):
 
     @property
     def key(self) -> Key:
-        """What names the graph."""
+        """The key of the graph."""
         ...
 
     @property
     def recipe(self) -> Compilable:
-        """What compiles the graph."""
+        """The recipe that compiles the graph."""
         ...
 
     @property
@@ -181,6 +184,15 @@ class Plan:
         return f"{dims or 'no symbols'}; {state}{guards}"
 
 
+def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:
+    """Each mask that the graph of a plan has or is spared; nothing is compiled.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    return plan.recipe.notes(*call.structs(plan.in_capacities))
+
+
 WARMUP_OPTIONS = frozenset(("progress", "workers", "sizes"))
 """The parameters of `Exec.warmup` that are not symbols; a test holds them to its signature."""
 
@@ -188,5 +200,5 @@ WARMUP_OPTIONS = frozenset(("progress", "workers", "sizes"))
 def warmup_sizes(sizes: Mapping[str, object]) -> str:
     """Sizes as `Exec.warmup` takes them: by keyword, unless a symbol is named like an option."""
     if WARMUP_OPTIONS.isdisjoint(sizes):
-        return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+        return sizes_text(sizes)
     return "sizes={" + ", ".join(f"'{symbol}': {size}" for symbol, size in sizes.items()) + "}"

@@ -1,6 +1,6 @@
 """Progress as a bar, by rich or tqdm where one of them is installed.
 
-What is counted, and when, is up to `_warmup`.
+`_warmup` decides what is counted.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 from shapeexec._errors import ConfigError
 
 Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all."""
+"""Called with (done, total)."""
 
 _WHAT = "compiling graphs"
 
@@ -22,13 +22,13 @@ _WHAT = "compiling graphs"
 def shown(
     progress: Progress | bool | None,  # noqa: FBT001 - the one parameter; True asks for our bar
 ) -> Generator[Progress | None]:
-    """Whom to tell within the block.
+    """The function to report progress to, within the block; None: nobody asked for it.
 
     Args:
         progress: A function; True: a bar, or a warning where neither rich nor tqdm is installed.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: `progress` is neither.
     """
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ConfigError(
@@ -68,8 +68,8 @@ def _by_tqdm(stack: contextlib.ExitStack) -> Progress:
     tqdm: Any = importlib.import_module("tqdm").tqdm
     bar = stack.enter_context(tqdm(desc=_WHAT))
 
-    def tell(done: int, total: int) -> None:
+    def update(done: int, total: int) -> None:
         bar.total, bar.n = total, done
         bar.refresh()
 
-    return tell
+    return update

@@ -1,7 +1,7 @@
 """Which traces are proven at which sizes.
 
-A trace is proven at sizes at which plain JAX traces the same program. At other sizes symbols run
-exactly. The `checking` package makes the proofs, and `_planner` acts on them.
+A trace is proven at the sizes at which plain JAX traces the same program. At other sizes symbols
+run exactly. The `checking` package makes the proofs, and `_exact_choice` acts on them.
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-from shapeexec._errors import beside
+from shapeexec._errors import beside, sizes_text
 from shapeexec.checking import Difference, Outcome, examine, handled_exceptions
 from shapeexec.shape._attempt import TraceRequest
 from shapeexec.shape._trace import Leaf, Trace
@@ -41,7 +41,7 @@ class Proofs:
         self._has_warned = False
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all proofs and differences."""
         with self._lock:
             self._proven.clear()
             self._exact.clear()
@@ -123,10 +123,9 @@ class Proofs:
             has_warned, self._has_warned = self._has_warned, True
             self._exact[(base, *sizes.items())] = dict.fromkeys(symbols, reason)
         if not has_warned:
-            at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
             warnings.warn(
                 "shapeexec: at symbolic sizes the function is not the same as at "
-                f"{at}: {reason}\n"
+                f"{sizes_text(sizes)}: {reason}\n"
                 "  These sizes run exactly, in separate graphs: see stats.differences.\n"
                 "  Fix:   test sizes in ways that shapeexec can observe: `n == 4`, `n > 4`, "
                 "isinstance(n, int); not by type(n), `n is m`, or an exception; and return a "

@@ -1,6 +1,6 @@
 """A call that was planned before: it only has to be padded, run and cut.
 
-Nothing here looks at a leaf of a static argument.
+No leaf of a static argument is looked at.
 """
 
 import dataclasses
@@ -20,8 +20,9 @@ from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._modes import Mode
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._result import Result
 from shapeexec.execution._settings import Returns
-from shapeexec.execution._split import Call, Place, Result
+from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._traffic import Padding
 from shapeexec.masking._extents import holds_dim
@@ -44,16 +45,16 @@ class Ready:
 
     Attributes:
         key: The graph's key. The graph itself is the cache's to keep.
-        sizes: i32[words], see `Numbers`; of NumPy, or on an accelerator.
-        pads: Per padded argument its position or keyword, and what pads it as the plan says.
-        cuts: Per leaf of the result its true shape, None for one that is handed on as it is.
+        sizes: i32[words], see `Numbers`; a NumPy array, or on an accelerator.
+        pads: Per padded argument its position or keyword, and the function that pads it.
+        cuts: Per leaf of the result its true shape; None if the leaf is returned as it is.
         padding: (symbol, size, bucket) of each symbol.
-        requests: That alone, for it is one call.
-        exact: Symbols that run exactly for want of a rule.
+        requests: `padding` as a 1-tuple; maps have one entry per example.
+        exact: Symbols that run exactly because a primitive has no rule.
         elements: How many elements of arguments are data, and how many run.
-        donated: The positions of padded arguments whose memory may be taken.
-        donate: Those of all such arguments.
-        take: Makes of a leaf of the result, and its true shape, what the caller gets.
+        donated: Positions of padded arguments whose memory may be reused.
+        donate: Positions of all donated arguments, padded or not.
+        take: Cuts or wraps a leaf of the result, from (leaf, true shape).
     """
 
     key: Hashable
@@ -90,9 +91,9 @@ class Ready:
             retrace: Whether JAX may trace the graph once more.
 
         Raises:
-            SignatureChanged: It would have to, and may not.
+            SignatureChanged: JAX would have to trace the graph, and `retrace` is False.
             ConfigError: A donated array is given twice.
-            OutOfMemoryError: The graph, or what it takes or returns, does not fit into memory.
+            OutOfMemoryError: The graph, its arguments or its results do not fit into memory.
         """
         given = call.arrays
         args, kwargs = self.pad(given, call.named)
@@ -102,8 +103,8 @@ class Ready:
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs=kwargs)
-        except (ValueError, _compat.JaxRuntimeError) as error:  # the former on the fast path
-            if self.donate:  # XLA refuses it in words of its own
+        except (ValueError, _compat.JaxRuntimeError) as error:  # ValueError: JAX's fast path
+            if self.donate:  # XLA's own error does not name the argument
                 _transfer.check_given_once(args, kwargs, donated=self.donate)
             sizes = {symbol: size for symbol, size, _ in self.padding}
             raise_if_out_of_memory(error, graph.row, sizes=sizes)
@@ -135,12 +136,12 @@ class Ready:
 
 
 def _pad_of(tree: Any, targets: Targets, *, is_donated: bool) -> Pad:
-    """What pads an argument.
+    """The function that pads one argument.
 
     Args:
-        tree: Its structure.
-        targets: The capacities of its leaves, and the modes in which they are padded.
-        is_donated: Whether its memory may be taken.
+        tree: The structure of the argument.
+        targets: The capacity of each leaf, and the mode in which it is padded.
+        is_donated: Whether the memory of the argument may be reused.
     """
 
     def pad_leaves(argument: Any) -> Any:
@@ -163,12 +164,12 @@ def _pads(plan: Plan, call: BoundCall) -> Iterator[tuple[Place, Pad]]:
     avals = plan.recipe.trace.jaxpr.in_avals
     modes: Sequence[Mode] = [f.mode for f in plan.fillings] or ["zeros"] * len(avals)
     targets = tuple(zip(plan.in_capacities, modes, strict=True))
-    leaves = _trees.leaves((tuple(call.call.arrays), dict(call.call.named)))
+    leaves = _trees.leaves(call.call.operands())
     for place, tree in call.arguments:
         stop = start + tree.num_leaves
         is_ragged = any(holds_dim(tuple(aval.shape)) for aval in avals[start:stop])
         own = zip(leaves[start:stop], plan.in_capacities[start:stop], strict=True)
-        # A graph of a function that masks for itself has no dims, and yet capacities.
+        # With masking=False the trace has no symbolic dims, but arguments still have capacities.
         is_padded = any(isinstance(x, _handle.Padded) or np.shape(x) != most for x, most in own)
         if is_ragged or is_padded:
             is_donated = place in plan.recipe.donate

@@ -1,9 +1,10 @@
 """One compiled graph as a row of `run.graphs`.
 
-Which rows there are is known to `_graphs`.
+`_graphs` makes the table of all rows.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from shapeexec.execution._key import Key, shown_sizes
 
 @dataclasses.dataclass(frozen=True)
 class GraphBytes:
-    """The memory of a graph, in bytes, as XLA tells it.
+    """The memory of a graph, in bytes, as XLA reports it.
 
     Attributes:
         code: The program; 0 where a back end counts none.
@@ -38,15 +39,15 @@ class GraphSeconds:
     """The time that a graph took to make, in seconds by the clock.
 
     Attributes:
-        trace: Tracing the function at symbolic sizes. Graphs of all buckets share a trace, and each
-            tells the same time.
+        trace: Tracing the function at symbolic sizes. Graphs of all buckets share a trace, and have
+            the same time here.
         check: Proving that the trace is the plain function at the sizes of the call, while XLA
             compiles or the graph is read.
         mask: Putting in the masks, at the buckets.
         lower: Writing the program for XLA.
-        compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
-        load: Reading it from a file that another process saved, in the place of masks, lowering and
-            compiling; of an exported program in the place of masks.
+        compile: The time of XLA, as JAX counts it; 0 if JAX had the program in its cache.
+        load: Reading the graph from a file, which replaces masking, lowering and compiling; for an
+            exported program it replaces masking.
     """
 
     trace: float = 0.0
@@ -77,7 +78,7 @@ class GraphRow:
             f32[b,s,4]"`.
         constants: Each argument that is not an array, by place, as a string.
         guards: The conditions on the sizes, as strings.
-        exact: The size of each symbol that runs at its exact size, for whatever reason.
+        exact: The size of each symbol that runs at its exact size, for any reason.
         examples: How many examples a graph of `Exec.map` takes; None: a graph of plain calls.
         reduce: `"sum"` if a graph of `Exec.map` adds results up.
         shardings: The shardings of committed arguments, by place, when the graph was compiled. JAX
@@ -99,7 +100,7 @@ class GraphRow:
         is_ragged: Per string of `signature` whether its spec has a symbol.
         has_zero_results: Whether it zeroes the padding of its results, for `Exec.padded`.
         trace: The function at symbolic sizes, which graphs of other buckets share.
-        exactness: Which symbols were known to be exact in calls such as those of this graph.
+        exactness: The symbols that were known to be exact in calls of this kind.
         compiled: The `jax.stages.Compiled` of JAX, which the row keeps alive. None if the row only
             describes a graph, as in `WhyNew`.
 
@@ -183,7 +184,7 @@ class GraphRow:
         return self
 
     def __deepcopy__(self, memo: Any) -> "GraphRow":
-        return self  # nothing of it changes
+        return self  # it is immutable
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ConfigError(
@@ -242,3 +243,8 @@ class GraphRow:
             "origin": self.origin,
             "has_zero_results": self.has_zero_results,
         }
+
+
+def volume(row: GraphRow) -> int:
+    """The product of a graph's buckets, by which graphs are compared: the least is the cheapest."""
+    return math.prod(row.buckets.values())

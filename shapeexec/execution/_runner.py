@@ -3,7 +3,6 @@
 `_exec` is the interface to users; `_store` holds all state that outlasts a call.
 """
 
-import contextlib
 import dataclasses
 import functools
 import time
@@ -19,13 +18,13 @@ from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_e
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
 from shapeexec.execution._inference import Specs
-from shapeexec.execution._larger import lend, told_where
+from shapeexec.execution._larger import borrow, with_runs_in
 from shapeexec.execution._makers import as_workers, makers
 from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
-from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, notes_of, outlined
+from shapeexec.execution._plan import Plan, notes_of
+from shapeexec.execution._planner import Planner, outlined
 from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings, check_mapped
@@ -45,7 +44,7 @@ class Runner:
 
     Attributes:
         settings: How calls map to graphs.
-        store: What outlasts a call.
+        store: The state that outlasts a call.
         planner: Plans calls.
         mappers: Run maps.
     """
@@ -57,18 +56,18 @@ class Runner:
 
     @classmethod
     def of(cls, settings: Settings, store: Store) -> "Runner":
-        """A runner with traces of its own."""
+        """A runner with separate traces."""
         planner = Planner(settings, store)
         runner = cls(settings, store, planner, Mappers(settings, planner, store=store))
         return runner.for_handles if settings.returns == "padded" else runner
 
     def with_function(self, fn: Callable[..., Any]) -> "Runner":
-        """The same for another function that shares all graphs: a method of another instance."""
+        """A runner of another function with the same graphs: the method of another instance."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, fn=fn))
 
     @functools.cached_property
     def for_handles(self) -> "Runner":
-        """The same with the same graphs and traces, for calls whose results stay at capacity."""
+        """A runner with the same graphs and traces, for calls whose results stay at capacity."""
         settings = dataclasses.replace(self.settings, returns="padded")
         return dataclasses.replace(self, settings=settings, planner=self.planner.for_handles())
 
@@ -85,11 +84,11 @@ class Runner:
         graph = None if ready is None else store.find(ready.key)
         if ready is not None and graph is not None:
             span = Span()
-            # Arguments without a spec may differ from last time in dtype, structure or place, or be
-            # no array at all, for which JAX raises a TypeError.
+            # Arguments without a spec are not in the signature: their dtype, structure or device
+            # may differ from last time, or they are not arrays, for which JAX raises a TypeError.
             try:
                 result = ready.run(graph, call, span=span, retrace=False)
-                store.ran(ready, graph, span=span, is_hit=True, began=began)
+                store.record_run(ready, graph, span=span, is_hit=True, began=began)
                 return result, call
             except SignatureChanged:
                 pass
@@ -100,7 +99,7 @@ class Runner:
                     raise
         call = self._seen(args, kwargs)
         bound = self.planner.bind(call, is_seen=not store.is_frozen).with_static_cut()
-        # Not the one from before: by now more may be known of where sizes change.
+        # The signature is computed again: `bind` may have learned that more axes change.
         return self.run_bound(bound, self._signature(call), began=began), call
 
     def _signature(self, call: Call) -> Hashable:
@@ -112,15 +111,17 @@ class Runner:
 
         Args:
             call: The call.
-            known_as: Its signature; None: it is not remembered.
+            known_as: The signature of the call; None: the call is not remembered.
             began: When the call began, by `time.perf_counter`, in seconds.
         """
         planner = self.planner
         while True:
-            lent = lend(planner, self.store, call=call, missing=self.settings.missing)
-            if lent is not None:
-                with contextlib.suppress(OutOfMemoryError):  # then in its own, which is smaller
-                    return lent.run(returns=self.settings.returns, began=began)
+            borrowed = borrow(planner, self.store, call=call, missing=self.settings.missing)
+            if borrowed is not None:
+                try:
+                    return borrowed.run(returns=self.settings.returns, began=began)
+                except OutOfMemoryError as error:  # the call's own graph is smaller: make it
+                    self.store.events.emit("failed", borrowed.graph.row, reason=error.what)
             try:
                 plan, graph = self._made(call)
                 plan = planner.measured.settled(plan, call, graph=graph)
@@ -143,7 +144,7 @@ class Runner:
                 continue
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)
-                self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
+                self.store.record_run(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
                 return result
 
     def _give_up(
@@ -154,13 +155,13 @@ class Runner:
         Args:
             call: The call.
             error: The error.
-            graph: Its graph, if it could be made.
+            graph: The graph of the call, if it could be made.
 
         Raises:
-            OutOfMemoryError: That is not allowed, or does not help.
+            OutOfMemoryError: `on_memory` forbids it, or it does not help.
         """
         # Donated arguments may be gone.
-        if self.settings.donate_argnums or not self.planner.give_up(call, error):
+        if self.settings.donate_argnums or not self.planner.exact.give_up(call, error):
             raise error
         if graph is not None:
             self.store.drop(graph.row.key)
@@ -171,13 +172,13 @@ class Runner:
             plan = self.planner.plan(call, is_proven_later=True)
             if plan.is_compiled or not self.planner.may_wait(plan):
                 return plan, self._graph(plan, call, origin=origin)
-            proof = _Proof(self.planner, call)
+            proof = _PlanProof(self.planner, call)
             try:
                 graph = self._graph(plan, call, origin=origin, meanwhile=proof.make)
-            except Exception:  # of any kind: a trace that is not the function's may cause it
+            except Exception:  # of any kind: an unproven trace may cause it
                 if proof.holds(plan):
                     raise
-                return self._made(call, origin=origin)  # what that raises tells of this error, too
+                return self._made(call, origin=origin)  # Python chains this error to a new one
             else:
                 if proof.holds(plan):
                     return plan, graph
@@ -192,9 +193,9 @@ class Runner:
         meanwhile: Callable[[], object] | None = None,
     ) -> Graph:
         """The graph of a plan, compiled if it is missing."""
-        return self.store.graph(
+        return self.store.making.graph(
             plan,
-            lambda: self.store.prepared(plan.key, lambda: outlined(plan, call)),
+            lambda: self.store.making.prepared(plan.key, lambda: outlined(plan, call)),
             functions=call.call.functions(),
             origin=origin,
             meanwhile=meanwhile,
@@ -210,14 +211,14 @@ class Runner:
         return self._seen(*by_position(self.settings, args, kwargs=kwargs))
 
     def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        self.store.see(places(self.settings.fn, args, kwargs=kwargs))
+        self.store.note_places(places(self.settings.fn, args, kwargs=kwargs))
         return take(self.settings, args, kwargs=kwargs, at=self.store.places)
 
-    # Looking before running
+    # Previews
 
     @property
     def current(self) -> Settings:
-        """The settings, with what calls have shown: specs that were inferred, ladders learned."""
+        """The settings, with inferred specs and learned ladders."""
         settings, inference, learner = self.settings, self.planner.inference, self.store.learner
         if inference is not None:
             settings = dataclasses.replace(settings, found=inference.found)
@@ -239,7 +240,7 @@ class Runner:
         return self._planned(self.bind(arguments))
 
     def _planned(self, call: BoundCall) -> Plan:
-        return told_where(self.planner.plan(call), self.store, missing=self.settings.missing)
+        return with_runs_in(self.planner.plan(call), self.store, missing=self.settings.missing)
 
     def explain(self, arguments: Arguments) -> Explanation:
         """See `Exec.explain`."""
@@ -255,7 +256,7 @@ class Runner:
 
     def last_miss(self) -> WhyNew | None:
         """See `Exec.last_miss`."""
-        newest = self.store.last_new
+        newest = self.store.making.last_new
         if newest is None:
             return None
         planned, before = newest
@@ -289,7 +290,7 @@ class Runner:
             makers(count, make, planner=self.planner, store=self.store) as maker,
             shown(progress) as tell,
         ):
-            saved = self.store.saved
+            saved = self.store.making.saved
             known = () if saved is None else saved.sizes
             made = _warmup.warm(
                 self.planner,
@@ -321,8 +322,8 @@ class Runner:
         self.mappers.clear()
 
 
-class _Proof:
-    """The proof of a trace, made once: the call is planned anew, and the plan is the same.
+class _PlanProof:
+    """The proof of a call's trace: planned again with its proof, the call has the same plan.
 
     Args:
         planner: Plans the call.
@@ -335,14 +336,14 @@ class _Proof:
         self._error: Exception | None = None
 
     def make(self) -> None:
-        """Make it; an error is for `holds` to raise."""
+        """Plan the call and keep the error, if any, for `holds`."""
         try:
             self._plan = self._planner.plan(self._call)
         except Exception as error:  # of any kind: it is the function's own
             self._error = error
 
     def holds(self, plan: Plan) -> bool:
-        """Whether the plan is proven; made now if nobody had to compile.
+        """Whether the plan is proven; calls `make` unless it has run already.
 
         Raises:
             Exception: Whatever planning the call raises.

@@ -1,4 +1,4 @@
-"""What an Exec tells of the calls that it has seen. `analysis` computes it, `Exec` inherits it."""
+"""`Exec.analysis` and `Exec.advise`: reports on the calls so far, which `analysis` computes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,27 +15,27 @@ from shapeexec.execution.analysis._analyze import analysis_of
 
 
 class Observed(Function):
-    """A function that tells what its calls were, and what would make them cheaper."""
+    """A function that reports on its calls, and advises how to make them cheaper."""
 
     def analysis(self) -> Analysis:
-        """Tell what the calls were: their sizes and buckets, and how they change over time."""
+        """Report the calls so far: their sizes and buckets, and how they change over time."""
         return analysis_of(self._runner)
 
     def advise(self, speed: Speed | None = None, *, timed: Timed | None = None) -> Advice:
-        """Tell what would have made the calls that were seen cheaper, by how much, and how.
+        """Say which changes would have made the calls so far cheaper, and by how much.
 
         Args:
-            speed: That of the device, for prices in seconds. None: it is measured, once per
+            speed: The speed of the device, for prices in seconds. None: it is measured, once per
                 process, in a few seconds.
             timed: `"masks"`: copies of the graph that ran most elements, each without the masks of
-                one primitive, are compiled and timed on made-up data. No call meets a copy. None:
-                nothing runs.
+                one primitive, are compiled and timed on made-up data; `notes` says why if they
+                cannot be. No call runs in a copy. None: nothing runs.
 
         Returns:
             Lines to `print`; `apply` makes the Exec that follows them.
 
         Raises:
-            ConfigError: There was no call, `speed` is none, or `timed` is not known.
+            ConfigError: There was no call, `speed` is not a `Speed`, or `timed` is not known.
         """
         return advise(self._runner, speed, timed=timed, make=self._changed)
 

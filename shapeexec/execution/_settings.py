@@ -40,24 +40,24 @@ class Settings:
     Attributes:
         fn: The plain function.
         in_shapes: One spec per positional argument; None: they are inferred.
-        kwarg_shapes: Specs by keyword; None: all static, or inferred as those by position.
+        kwarg_shapes: Specs by keyword; None: all static, or inferred if `in_shapes` is None.
         strategies: By symbol; a Strategy alone stands for all symbols.
-        constraints: What every call's sizes fulfil.
-        on_unsupported: Whether what cannot be padded is an error or makes its symbols exact.
-        poison: What fills padding; None: nothing does.
+        constraints: Conditions that the sizes of every call fulfil.
+        on_unsupported: Whether a primitive without a rule is an error or makes its symbols exact.
+        poison: The values that fill padding; None: padding is not filled.
         static_argnums: Positions of arguments that are Python values.
         static_argnames: Keywords of arguments that are Python values.
         donate_argnums: Positions of arguments whose memory may be reused.
         examples: The strategy for the number of examples of `Exec.map`.
         check: Which calls' traces are checked against the plain function's.
-        missing: What a call does whose graph is missing.
+        missing: What to do when the graph of a call is missing.
         compiling: How XLA compiles graphs.
         on_memory: Whether a bucket that does not fit into memory is an error or runs exactly.
         masking: Whether masks keep padding out of results; else the function does it itself.
-        padding: What the padding of arguments holds if the function masks for itself.
-        returns: What a call makes of the arrays that its graph returns.
-        found: What calls before have shown of their sizes; heeded if `in_shapes` is None.
-        annotated: The specs that annotations hold, by position and by name; likewise.
+        padding: The values of the padding of arguments if `masking` is False.
+        returns: The form of results; see `Exec`.
+        found: The inferred specs; used if `in_shapes` is None.
+        annotated: The specs of annotations, by position and by name; used if `in_shapes` is None.
     """
 
     fn: Callable[..., Any]
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def by_name(self) -> dict[str, Strategy]:
-        """The strategies by symbol, also of symbols that calls have not shown yet."""
+        """The strategies by symbol; without specs also of symbols that are not inferred yet."""
         if not isinstance(self.strategies, Strategy):
             return dict(self.strategies)
         unseen = (WORD,) if self.in_shapes is None else ()
@@ -97,7 +97,7 @@ class Settings:
 
 
 def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
-    """The strategy of a symbol, of one that adapts as it was learned; Exact if it has none."""
+    """The strategy of a symbol, with its learned ladder if it adapts; Exact if it has none."""
     given = given_to(symbol, strategies)
     return given.of(symbol) if isinstance(given, Adaptive) else given
 
@@ -138,7 +138,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         changes: Fields of `Settings`, in the forms that `Exec` takes; `buckets` are `strategies`.
 
     Raises:
-        ShapeExecError: One is no field, or has a value that cannot work.
+        ShapeExecError: A change is not a field, or has a value that cannot work.
     """
     changes = dict(changes)
     if "buckets" in changes and "strategies" not in changes:
@@ -167,7 +167,7 @@ def _with_annotations(settings: Settings) -> Settings:
     """The settings with the specs that annotations of the function hold, where it has no others.
 
     Raises:
-        SpecError: An annotation is no spec, or contradicts one that is given.
+        SpecError: An annotation is not a spec, or contradicts a given spec.
     """
     try:
         found = annotated(settings.fn)
@@ -184,7 +184,7 @@ def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
     """Check that each pin names buckets that calls may have.
 
     Raises:
-        ConfigError: One names a symbol that no spec has, or a size that is no bucket.
+        ConfigError: A pin names a symbol that no spec has, or a size that is not a bucket.
     """
     symbols = _symbols(settings)
     for pin in pins:
@@ -199,7 +199,7 @@ def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
             bucket = settings.strategy(symbol).bucket(size)
             if bucket != size:
                 raise ConfigError(
-                    f"pin={dict(pin)}: {symbol}={size} is no bucket.",
+                    f"pin={dict(pin)}: {symbol}={size} is not a bucket.",
                     option="pin",
                     got=f"a size of {size} is padded to {bucket}",
                     fix=f'pin=[{{"{symbol}": {bucket}}}]',
@@ -277,9 +277,10 @@ def _arguments(fn: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _with_others(settings: Settings, changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Beside new positions of static arguments the names that do not follow from the old ones.
+    """The changes, with the other option for static arguments brought up to date.
 
-    Beside new names the positions, likewise: else an argument would stay static that is left out.
+    Positions imply names and the other way round. An argument that a change drops from one option
+    has to leave the other one too: else it would stay static.
     """
     by = _options.by_number_and_name
     if "static_argnums" in changes and "static_argnames" not in changes:
@@ -304,7 +305,7 @@ def _check_symbols(settings: Settings, given: Mapping[str, Any]) -> None:
 
 
 def _symbols(settings: Settings) -> frozenset[str]:
-    """The symbols of the specs, and without specs those of annotations and the first of others."""
+    """The symbols of the specs; without specs, of annotations and the first inferred ones."""
     symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
     is_open = settings.in_shapes is None
     return symbols | (symbols_of(settings.annotated) if is_open else frozenset[str]())
@@ -324,14 +325,14 @@ _NOT_UNMASKED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         "modes are measured by running the first call several times, which takes its arguments",
     ),
 }
-"""What contradicts `masking=False`: whether some settings say it, and why it does."""
+"""Options that contradict `masking=False`: whether they are set, and why they do."""
 
 
 def _check_padding(settings: Settings) -> None:
     """Check that masking and padding go with each other, and with the other options.
 
     Raises:
-        ConfigError: They do not.
+        ConfigError: They contradict each other.
     """
     if settings.masking:
         if set(_modes_of(settings.padding)) == {"zeros"}:
@@ -370,7 +371,7 @@ def check_mapped(settings: Settings) -> None:
     """Check that a function of one example may be mapped.
 
     Raises:
-        ConfigError: It masks for itself.
+        ConfigError: The settings have `masking=False`.
     """
     if settings.masking:
         return

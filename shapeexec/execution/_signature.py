@@ -1,7 +1,7 @@
 """The signature of a call, read in microseconds: the key of its plan.
 
-Of arrays without ragged axes it holds shardings only, and those only if there are several devices:
-JAX's own fast path checks their shapes and dtypes at each run.
+For arrays without ragged axes it has only shardings, and only if there are several devices: JAX's
+fast path checks their shapes and dtypes at each run.
 """
 
 from collections.abc import Container, Hashable, Mapping, Sequence
@@ -55,15 +55,13 @@ def _by_name(
 def signature(settings: Settings, call: Call, *, trees: Container[int] = frozenset()) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
-    Beside them what becomes of results, and how many rules there are: with another one fewer
-    symbols may be exact.
-
-    None where an argument does not fit: planning finds the error and tells it.
+    It also has the form of results and the number of rules, because a new rule may make fewer
+    symbols exact. None if an argument does not fit its spec: planning raises the error.
 
     Args:
-        settings: Those of the Exec.
+        settings: The settings of the Exec.
         call: The call.
-        trees: Without specs the positions of trees of arrays that may be ragged.
+        trees: Without specs, the positions of trees of arrays that may be ragged.
     """
     static, specs = settings.static_argnums, settings.in_shapes
     parts: list[Hashable] = [call.static, settings.returns, len(call.arrays), known_rules()]
@@ -97,7 +95,7 @@ def _of_name(settings: Settings, name: str, *, arg: Any) -> Hashable:
 
 
 def of_array(arg: Any) -> Hashable:
-    """What tells an array from others: shape, dtype, weak type, and where it was put on purpose."""
+    """The signature of an array: shape, dtype, weak type, and sharding if committed."""
     return (arg.shape, arg.dtype, getattr(arg, "weak_type", False), _sharding(arg))
 
 

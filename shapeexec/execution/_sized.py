@@ -1,6 +1,6 @@
 """A function with the sizes that one graph takes: their ranges, and their layout in one vector.
 
-How a graph is made of them is known to `_compile`.
+`_compile` makes a graph of them.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ class Numbers:
     """The sizes of a call, and the numbers computed from them, as one vector: i32[words].
 
     Attributes:
-        symbols: The symbols, whose sizes come first.
-        operands: The numbers of the host, whose bits come behind them.
+        symbols: The symbols; their sizes come first in the vector.
+        operands: The numbers that the host computes; their bits follow the sizes.
     """
 
     symbols: tuple[str, ...]
@@ -45,7 +45,7 @@ class Numbers:
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """What the vector is like."""
+        """The shape and dtype of the vector."""
         words = len(self.symbols) + sum(operand.words for operand in self.operands)
         return jax.ShapeDtypeStruct((words,), np.int32)
 
@@ -55,7 +55,7 @@ class Sized:
     """A function, and the buckets of one graph.
 
     Attributes:
-        trace: The function at symbolic sizes; of a map, that of one example.
+        trace: The function at symbolic sizes; for a map, the function of one example.
         symbols: The order of the symbols in the vector of sizes.
         ranges: Per symbol the least size and the bucket.
         poison: See `Masked`.

@@ -1,4 +1,4 @@
-"""Options as other libraries call them, in the words of this library.
+"""Options under the names of other libraries, translated to options of `Exec`.
 
 The error prints the line that the user meant, and this line runs. `_options` reads the options
 themselves.
@@ -28,16 +28,16 @@ _FOR_SHAPES = (
     "polymorphic_shapes shape shapes spec specs"
 ).split()
 _BY_AXES = "axes dynamic_axes dynamic_axis dynamic_dims dynamic_shapes ragged_axes".split()
-_AUTOMATIC, _STATIC = ("AUTO", "DYNAMIC"), "STATIC"  # what dims of others say instead of a name
+_AUTOMATIC, _STATIC = ("AUTO", "DYNAMIC"), "STATIC"  # foreign dims without a name
 
 
 @dataclasses.dataclass(frozen=True)
 class _Meant:
-    """What options of others say in options of `Exec`.
+    """The meaning of foreign options, as options of `Exec`.
 
     Attributes:
-        options: By name; of specs and strategies the values themselves.
-        notes: What else to say.
+        options: The options of `Exec`, by name.
+        notes: Remarks for the error.
     """
 
     options: Mapping[str, Any]
@@ -47,11 +47,11 @@ class _Meant:
 def check(
     fn: Callable[..., Any], options: Mapping[str, Any], *, in_shapes: Any, buckets: Any
 ) -> None:
-    """Refuse options that there are not, with the line that was meant.
+    """Refuse unknown options, with the line that was meant.
 
     Args:
         fn: The function to run.
-        options: The options that are not known, with their values.
+        options: The unknown options, with their values.
         in_shapes: The specs that were given beside them, or None.
         buckets: The strategies that were given beside them, or None.
 
@@ -109,7 +109,7 @@ def _refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Nev
 
 
 def _meant(fn: Callable[..., Any], name: str, *, value: Any) -> _Meant | None:
-    """What one option of others says; None: nobody knows."""
+    """The meaning of one foreign option; None: it is not known."""
     if name in _FOR_BUCKETS:
         return _Meant({"buckets": _instance(value)})
     if name in _FOR_SHAPES:
@@ -126,7 +126,7 @@ def _meant(fn: Callable[..., Any], name: str, *, value: Any) -> _Meant | None:
 
 
 def _instance(value: Any) -> Any:
-    """A strategy, where its class was given and needs no number."""
+    """A strategy, if its class was given and needs no arguments; other values unchanged."""
     try:
         return value() if isinstance(value, type) else value
     except TypeError:
@@ -163,7 +163,7 @@ def _by_argument(fn: Callable[..., Any], given: Any, *, spec_of: Callable[[Any],
 
 
 def _is_one(given: Sequence[Any], spec_of: Callable[[Any], Any]) -> bool:
-    """Whether a list or tuple tells of one array, and not of one in each entry."""
+    """Whether a list or tuple describes one array, and not one array per entry."""
     if spec_of is _spec_of_shape:
         return _is_shape(given)
     return spec_of is _spec_of_axes and not any(
@@ -172,9 +172,9 @@ def _is_one(given: Sequence[Any], spec_of: Callable[[Any], Any]) -> bool:
 
 
 def _by_name(fn: Callable[..., Any], specs: Mapping[str, Any]) -> _Meant:
-    """Specs by the names of arguments; where none is known they are taken in their order.
+    """Specs by the names of arguments; if no name is known they are taken in their order.
 
-    A name that is none of an argument's may be a result's, and is named.
+    An unknown name, which may be the name of a result, is reported in a note.
     """
     parameters = {
         parameter.name: parameter
@@ -208,7 +208,7 @@ def _by_name(fn: Callable[..., Any], specs: Mapping[str, Any]) -> _Meant:
 
 
 def _spec_of_shape(shape: Any) -> Any:
-    """What a shape says of which a None or a -1 is a size that changes, as elsewhere."""
+    """The spec for a shape in which None or -1 stands for a size that changes."""
     own = getattr(shape, "shape", shape)
     if _is_shape(own):
         return tuple(UNKNOWN if dim is None or _is_minus_one(dim) else dim for dim in own)
@@ -275,7 +275,7 @@ def _name_of(dim: Any, axis: int) -> str:
 
 
 def _spec_of_in_axes(axes: Any) -> Any:
-    """What `in_axes` of `jax.vmap` say of one argument: the axis that the examples lie along."""
+    """The spec for an entry of `in_axes` of `jax.vmap`: the axis of the examples."""
     if is_size(axes):
         return text_of_axes({int(axes): "b"})
     return None if axes is None else _below(axes, _spec_of_in_axes)

@@ -21,14 +21,15 @@ from shapeexec.execution._handle import Padded
 from shapeexec.execution._is_data import is_data
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
-from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_taken, result_key
+from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_taken
+from shapeexec.execution._result import as_result
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
-"""The keyword of the function's own arrays: those of a module, or of `self`."""
+"""The keyword of the arrays of the function itself: a module, or `self`."""
 
 Place = int | str
 
@@ -52,14 +53,14 @@ class Static(NamedTuple):
     is_map: bool = False
 
 
-@dataclasses.dataclass(slots=True, eq=False)  # frozen, it takes 1.3 us to make, and not 0.3
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes 1.3 us instead of 0.3
 class Call:
     """A call, taken apart. It is never changed; each hit makes one.
 
     Attributes:
         arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
             it was taken apart; None for a static argument.
-        named: The same by keyword. The arrays of the function itself are at `FUNCTION`.
+        named: The keyword arguments, in the same form. The function's own arrays are at `FUNCTION`.
         fn: The function. If the function itself was split, use `parts` instead.
         parts: The arguments that were taken apart, without their arrays, by place.
         constants: The static arguments, by place.
@@ -85,6 +86,10 @@ class Call:
             value = tree_of(part, iter(_at(args, kwargs, place=place)), counts=counts)
             _put(args, kwargs, place=place, value=value)
         return args, kwargs
+
+    def operands(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and the keyword arrays as one pytree, as a graph takes them."""
+        return tuple(self.arrays), dict(self.named)
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
         """The call with other arrays."""
@@ -130,7 +135,7 @@ class Call:
 
         It returns a tree of arrays, or a `Result` where there is more to it.
         """
-        tree = _trees.structure((tuple(self.arrays), dict(self.named)))
+        tree = _trees.structure(self.operands())
         count, nodes = len(self.arrays), self.nodes
         shell = self._without_objects((None,) * count, dict.fromkeys(self.named))
 
@@ -149,7 +154,7 @@ class Call:
         if not self.parts:
             args = [self.constants.get(i, x) for i, x in enumerate(arrays)]
             constants = {k: v for k, v in self.constants.items() if isinstance(k, str)}
-            return _result(self.fn(*args, **named, **constants), [])
+            return as_result(self.fn(*args, **named, **constants), [])
         held = [_at(arrays, named, place=place) for place in self.parts]
         merge = Merge.of(self.nodes, self.parts.values(), arrays=held)
         args, kwargs = list(arrays), dict(named)
@@ -163,7 +168,7 @@ class Call:
         out = fn(*args, **kwargs)
         merge.check_unchanged()
         if before is None:
-            return _result(out, merge.nodes)
+            return as_result(out, merge.nodes)
         if not _modules.is_same_state(before, _modules.state(merge.nodes)):
             raise ConfigError(
                 "map: the function changes a module of nnx.",
@@ -172,7 +177,7 @@ class Call:
                 fix="pass random keys and statistics as arguments, one per example, or call the "
                 "Exec itself",
             )
-        return _result(out, [])
+        return as_result(out, [])
 
 
 _running = threading.local()
@@ -207,79 +212,6 @@ def _put(args: list[Any], kwargs: dict[str, Any], *, place: Place, value: Any) -
         args[place] = value
     else:
         kwargs[place] = value
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Result:
-    """A result that holds more than arrays. A graph returns it as a pytree of its arrays.
-
-    Attributes:
-        arrays: The arrays of the result, and those of each nnx node.
-        part: The result without its arrays.
-        nodes: The nodes of the arguments as the function left them, and those of the result.
-    """
-
-    arrays: Any
-    part: Part
-    nodes: _modules.Nodes | None
-
-    def whole(self, call: Call | None) -> Any:
-        """The result. The nodes among the call's arguments are updated as the function left them.
-
-        Args:
-            call: The call. None: no argument is updated.
-        """
-        own, arrays = self.arrays
-        nodes: list[Any] = []
-        if self.nodes is not None:
-            given = call.nodes if call is not None else None
-            given = _modules.Nodes((), None, ()) if given is None else given
-            nodes = given.update(self.nodes, arrays)
-        return Merge(nodes).whole(self.part, iter(own))
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for two results that differ in arrays only."""
-        return (self.part.key, None if self.nodes is None else self.nodes.key)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Rest:
-    """A result without its arrays."""
-
-    result: Result
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rest) and self.result.key == other.result.key
-
-    def __hash__(self) -> int:
-        return hash(self.result.key)
-
-
-_trees.register(
-    Result,
-    lambda r: ((r.arrays,), _Rest(Result(None, r.part, r.nodes))),
-    lambda rest, kids: Result(kids[0], rest.result.part, rest.result.nodes),
-)
-
-
-def _result(out: Any, nodes: Sequence[Any]) -> Any:
-    """The result of a function in a form that a graph can return."""
-    walk = Walk(key_of=result_key, nodes=list(nodes))
-    leaves = _trees.leaves(out, is_leaf=is_taken)
-    if not nodes and not any(map(is_taken, leaves)) and all(map(is_data, leaves)):
-        return out
-    part, arrays = walk.part(out)
-    if not walk.nodes:
-        return Result((arrays, []), part, None)
-    split, own = _modules.split_updated(walk.nodes) if nodes else _new_nodes(walk.nodes)
-    arrays = [x for x in arrays if not isinstance(x, Slot)]
-    return Result((arrays, own), part, split.forgotten())
-
-
-def _new_nodes(nodes: list[Any]) -> tuple[_modules.Nodes, list[Any]]:
-    with _modules.updating():
-        return _modules.split_updated(nodes)
 
 
 def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from shapeexec.execution._traffic import Padding, Record, Traffic
 
-_BUFFERED = 256  # calls that are counted together, for a hit only appends to a list
+_BUFFERED = 256  # calls that are counted together, so that a hit only appends to a list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Stats:
     def efficiency(self) -> float:
         """The share of elements that were data, all symbols together, 0 to 1; 1 if none ran.
 
-        `waste` tells of one symbol at a time: half of each of two is a quarter of the elements.
+        `waste` is per symbol: if half of each of two symbols is padding, a quarter is data.
         """
         return self.valid_elements / self.bucket_elements if self.bucket_elements else 1.0
 
@@ -115,8 +115,8 @@ class Elements(NamedTuple):
     """Elements of the ragged arguments of a call.
 
     Attributes:
-        valid: Those that are data.
-        bucket: Those that run: data and padding.
+        valid: The elements that are data.
+        bucket: All elements at capacity: data and padding.
         padded_bytes: The padding, in bytes.
     """
 
@@ -142,14 +142,14 @@ class Ran(Protocol):
 
 
 class Tally:
-    """What has run in one graph; its Exec's counters change it, under their lock.
+    """The runs of one graph; the counters of its Exec change it, under their lock.
 
     Attributes:
         hits: Calls that found it compiled.
         used: When a call last used it, by `time.monotonic`, in seconds; None: no call has.
-        valid: See `Elements`, over all calls.
-        bucket: Likewise.
-        seconds: From these calls to their results, by the clock.
+        valid: See `Elements`; the sum over all calls.
+        bucket: See `Elements`; the sum over all calls.
+        seconds: The wall-clock time of the hits, from call to result.
     """
 
     __slots__ = ("bucket", "hits", "seconds", "used", "valid")
@@ -204,7 +204,7 @@ class Counters:
                 self._fold()
 
     def _fold(self) -> None:
-        """Count what is in the buffer; its caller holds the lock."""
+        """Add the buffered calls to the counters; the caller holds the lock."""
         for outcome, padding, exact, elements, tally, seconds in self._buffer:
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             for symbol, size, bucket in padding:
@@ -223,7 +223,7 @@ class Counters:
         self._buffer.clear()
 
     def read(self, tallies: Sequence[Tally]) -> list[tuple[int, float | None, int, int, float]]:
-        """Per tally its hits, the seconds since its last use, elements (data, all), seconds."""
+        """Per tally: hits, seconds since the last use, valid and all elements, seconds of hits."""
         with self._lock:
             self._fold()
             now = time.monotonic()
@@ -244,7 +244,7 @@ class Counters:
             return self._traffic.record()
 
     def snapshot(self, *, graphs: int, device_bytes: int, evictions: int, remade: int) -> Stats:
-        """The counters as they stand, with those of the cache."""
+        """The counters now, with the counts of the cache."""
         with self._lock:
             self._fold()
             counts = {

@@ -4,39 +4,27 @@ All views of an Exec share one store: methods of instances, and maps. `_planner`
 `_ready` runs graphs.
 """
 
-import dataclasses
-import math
 import threading
 import time
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from types import CodeType, FunctionType
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from shapeexec import _compat
-from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
+from shapeexec.execution._behind import Behind, Missing
 from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Compiler, Graph, Outline, Prepared, compile_graph, prepare
-from shapeexec.execution._compiling import TUNED, Compiling, Option
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._compiling import TUNED, Compiling
 from shapeexec.execution._events import Events
 from shapeexec.execution._frozen import forgotten_graph, missing_graph
-from shapeexec.execution._functions import MANY, Functions
-from shapeexec.execution._graphs import row_of
 from shapeexec.execution._key import Bucketed, Key
 from shapeexec.execution._learning import Learner
-from shapeexec.execution._memory import raise_if_out_of_memory
+from shapeexec.execution._making import Making
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._ready import Ready
-from shapeexec.execution._row import GraphRow
+from shapeexec.execution._row import volume
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Counters, Stats
-from shapeexec.execution._worker import Meanwhile
-from shapeexec.execution.saving._saved import Found, Saved
-
-_MOST_PREPARED = 16
-_THRASHING = 2  # graphs made again after they had to leave
 
 
 class Store:
@@ -44,26 +32,24 @@ class Store:
 
     Args:
         limits: How many graphs are kept.
-        missing: `"error"`: it is frozen from the start but for warm-up.
+        missing: `"error"`: only a warm-up may make graphs.
         compiling: How XLA compiles.
         name: The name of the function.
+        make_learner: Makes the learner of the ladders, see `learner_of`.
 
-    What changes is written behind a lock. Reading one attribute needs none: it is replaced whole.
+    Attributes that change are written under a lock and replaced as a whole, so reads need no lock.
 
     Attributes:
-        events: Those who are told what happens.
-        last_new: What the newest graph was made for, and the rows of those before it; or None.
-        find: The graph of a key, which counts as used now; None if it is not compiled.
+        events: Reports what happens to callbacks and to the logger.
+        find: The graph of a key, marked as used now; None if it is not compiled.
         count: Adds to counters by name.
-        ready: By signature the calls that were planned before.
-        plans: By signature the plans of single examples of maps.
-        layouts: By kind where the examples of maps have leaves of their own.
-        places: Where arguments have held more than arrays; `see` adds to it.
+        ready: The calls that were planned before, by signature.
+        plans: The plans of single examples of maps, by signature.
+        layouts: The leaves that differ between the examples of maps, by specs and kind.
+        places: Places of arguments that have held more than arrays; see `note_places`.
         behind: Makes graphs while calls run in larger ones.
-        tuning: Makes tuned graphs while calls run in quick ones.
-        compiler: What compiles in the place of `compile_graph`, for tools that make it fail.
-        saved: The graphs that another process has saved; None: none may be loaded.
-        learner: Chooses the ladders of strategies that learn; None: none does.
+        making: Makes missing graphs.
+        learner: Chooses the ladders of `Adaptive` strategies; None: there is no such strategy.
     """
 
     def __init__(
@@ -73,35 +59,39 @@ class Store:
         *,
         compiling: Compiling = TUNED,
         name: str = "fn",
+        make_learner: "Callable[[Store], Learner | None]" = lambda store: None,
     ) -> None:
         self.events = Events(name)
-        self.last_new: tuple[Planned, tuple[GraphRow, ...]] | None = None
-        self.limits, self._missing, self._compiling = limits, missing, compiling
-        self.behind, self.tuning = Behind(), Behind()
-        self.compiler: Compiler | None = None
+        self.limits, self._missing = limits, missing
+        self.behind = Behind()
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(
             limits,
-            evicted=lambda graph: self.events.tell("evicted", graph.row),
+            evicted=lambda graph: self.events.emit("evicted", graph.row),
             is_pinned=lambda graph: (
                 graph.row.examples is None and limits.are_pinned(graph.row.buckets)
             ),
         )
-        self.saved: Saved | None = None
-        self.learner: Learner | None = None
-        most = CacheLimits(graphs=_MOST_PREPARED)
-        self._prepared: GraphCache[Prepared | Found] = GraphCache(most)
         self.find = self._cache.find
         self.count = self.counters.add
         self.ready: BoundedTable[Ready] = BoundedTable()
         self.plans: BoundedTable[Plan] = BoundedTable()
-        self.layouts: BoundedTable[Any] = BoundedTable()  # of `Layout`s, which stand above
+        self.layouts: BoundedTable[Any] = BoundedTable()  # of `Layout`; its module is above
         self._lock = threading.Lock()
-        self._functions = Functions()
         self._warned: set[str] = set()
         self.is_frozen = False
         self._example: Call | None = None
         self.places: frozenset[Place] = frozenset()
+        self.making = Making(
+            self._cache,
+            limits,
+            compiling=compiling,
+            events=self.events,
+            count=self.count,
+            check_allowed=self._check_allowed,
+            claim_warning=self.claim_warning,
+        )
+        self.learner = make_learner(self)
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -109,8 +99,8 @@ class Store:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._cache
 
-    def see(self, places: Iterable[Place]) -> None:
-        """Remember where arguments hold more than arrays."""
+    def note_places(self, places: Iterable[Place]) -> None:
+        """Remember the places of arguments that hold more than arrays."""
         with self._lock:
             self.places |= frozenset(places)
 
@@ -120,15 +110,15 @@ class Store:
         return self._example
 
     def remember(self, signature: Hashable, ready: Ready, *, call: Call) -> None:
-        """Remember how a call was run, for others of its signature; None is no signature."""
+        """Remember how a call was run, for later calls of its signature; None: for no call."""
         if signature is not None:
             self.ready[signature] = ready
         remembered = call.remembered()
         with self._lock:
             self._example = remembered
 
-    def is_first(self, what: str) -> bool:
-        """Whether nobody has been warned of this before."""
+    def claim_warning(self, what: str) -> bool:
+        """Whether to warn of `what`: True for the first caller only."""
         with self._lock:
             is_first = what not in self._warned
             self._warned.add(what)
@@ -136,17 +126,17 @@ class Store:
 
     @property
     def stats(self) -> Stats:
-        """What has happened so far."""
+        """The counters so far."""
         return self.counters.snapshot(**self._cache.counts())
 
     def graphs(self) -> list[Graph]:
-        """All graphs; none counts as used for that."""
+        """All graphs. This does not count as a use."""
         return self._cache.entries()
 
     def larger(self, key: Key) -> list[Graph]:
-        """The graphs that differ from the one of a call in larger buckets alone, the least first.
+        """The graphs that differ from the graph at `key` in larger buckets only, cheapest first.
 
-        One serves the call if no size lies below its `row.least`.
+        Such a graph serves a call whose sizes are not below its `row.least`.
         """
         wanted = key.parts
         assert isinstance(wanted, Bucketed)
@@ -158,175 +148,32 @@ class Store:
             pairs = zip(parts.ranges, wanted.ranges, strict=True)
             if all(own[1] >= least[1] for (_, own), (_, least) in pairs):
                 found.append(graph)
-        return sorted(found, key=lambda graph: math.prod(graph.row.buckets.values()))
-
-    def prepared(self, key: Key, outline: Callable[[], Outline]) -> Prepared | Found:
-        """The graph of a key with its masks, or the file that spares them.
-
-        Raises:
-            UnsupportedPrimitiveError: A primitive cannot be made exact.
-        """
-
-        def begin() -> Prepared | Found:
-            own = outline()
-            found = None if self.saved is None else self.saved.find(own, self._compiling.options)
-            return found or prepare(own)
-
-        return self._prepared.get(key, begin)
-
-    def graph(
-        self,
-        planned: Planned,
-        begin: Callable[[], Prepared | Found],
-        *,
-        functions: Iterable[tuple[str, FunctionType]] = (),
-        origin: str = "made",
-        meanwhile: Meanwhile = None,
-    ) -> Graph:
-        """The graph of a plan, loaded or compiled if it is missing.
-
-        Args:
-            planned: A call, or examples that share a graph.
-            begin: Gives what `prepared` gave for it.
-            functions: Those among the constants, by path.
-            origin: See `GraphRow`.
-            meanwhile: What this thread does while XLA compiles.
-
-        Raises:
-            FrozenError: It is missing, and the Exec is frozen.
-            OutOfMemoryError: Memory ran out while it was compiled.
-            ConfigError: XLA refuses an option.
-        """
-
-        def make() -> Graph:
-            for key in self._functions.gone():
-                self._cache.drop(key)
-            self._warn_of_new_functions(self._functions.meet(functions, planned.key))
-            made = begin()
-            is_saved = isinstance(made, Found)
-            graph = self._loaded(planned, made, meanwhile=meanwhile) if is_saved else None
-            if graph is None:
-                self._check_not_frozen(planned, origin)  # the next refused call needs its masks
-            try:
-                return graph or self._made(
-                    planned, made, origin=origin, meanwhile=meanwhile, to_tune=to_tune
-                )
-            finally:  # after a failed lowering JAX would compile again: drop the entry
-                self._prepared.drop(planned.key)
-
-        to_tune: list[tuple[Graph, Prepared]] = []
-        graph = self._cache.get(planned.key, make)
-        for quick_graph, made in to_tune:  # not before the cache has it
-            self._tune(planned, quick_graph, made=made)
-        return graph
-
-    def _loaded(self, planned: Planned, made: Found, *, meanwhile: Meanwhile) -> Graph | None:
-        """The graph from its file; None: there is none, or it is no good."""
-        graph = made.graph(row_of(planned, "loaded"), meanwhile=meanwhile)
-        if graph is not None:
-            seconds = graph.row.seconds
-            self.count(loads=1, load_seconds=seconds.load, check_seconds=seconds.check)
-            self.events.tell("loaded", graph.row, seconds=seconds.total)
-        return graph
-
-    def _made(
-        self,
-        planned: Planned,
-        begun: Prepared | Found,
-        *,
-        origin: str,
-        meanwhile: Meanwhile,
-        to_tune: list[tuple[Graph, Prepared]],
-    ) -> Graph:
-        """The graph of a plan, compiled; if it is a quick one, it is added to `to_tune`."""
-        made = begun.prepared() if isinstance(begun, Found) else begun
-        quick = self._quick_options()
-        source = "exported" if made.is_exported else origin
-        row = row_of(planned, source if quick is None else "quick")
-        options = self._compiling.options if quick is None else quick
-        before = tuple(held.row for held in self.graphs())
-        self.events.tell("compiling", row)
-        try:
-            graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
-        except _compat.JaxRuntimeError as error:
-            raise_if_out_of_memory(error, row, sizes=planned.first.sizes)
-            if not (isinstance(begun, Found) and made.is_exported):
-                raise
-            return self._made(
-                planned, begun.anew(error), origin=origin, meanwhile=meanwhile, to_tune=to_tune
-            )
-        if made.is_exported:
-            self.count(exports=1, load_seconds=made.seconds.load)
-        with self._lock:
-            self.last_new = planned, before
-        self._warn_if_thrashing(planned)
-        if quick is not None:
-            to_tune.append((graph, made))
-        return graph
-
-    def _compiled(self, made: Prepared, row: GraphRow, *, meanwhile: Meanwhile = None) -> Graph:
-        """Compile a graph, count it, and tell of it."""
-        with self.events.telling_of_failure(row):
-            graph = (self.compiler or compile_graph)(made, row, meanwhile=meanwhile)
-        seconds = graph.row.seconds
-        self.count(
-            compiles=graph.compiles,
-            mask_seconds=seconds.mask,
-            check_seconds=seconds.check,
-            lower_seconds=seconds.lower,
-            compile_seconds=seconds.compile,
-        )
-        self.events.tell("compiled", graph.row, seconds=seconds.total)
-        return graph
-
-    def _quick_options(self) -> Mapping[str, Option] | None:
-        quick = self._compiling.quick
-        return quick if quick and is_seen_by_workers(_compat.config_fingerprint()) else None
-
-    def _tune(self, planned: Planned, quick: Graph, *, made: Prepared) -> None:
-        """Begin to make the graph that takes the place of a quick one."""
-        made, row = made.with_options(self._compiling.options), row_of(planned, "tuned")
-
-        def tune() -> None:
-            if not self._cache.holds(quick, planned.key):
-                return
-            graph = self._compiled(made, row)
-            graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
-            if self._cache.replace(quick, planned.key, other=graph):
-                self.count(swaps=1)
-                self.events.tell("swapped", graph.row)
-
-        self.tuning.begin(
-            (planned.key, quick.number),  # a quick graph that is made again is tuned again
-            tune,
-            drop=lambda: None,
-            what=f"the tuned graph for {planned}",
-            fix='calls keep the quick one; sx.Compiling(first="tuned") raises the error',
-        )
+        return sorted(found, key=lambda graph: volume(graph.row))
 
     def drop(self, key: Key) -> None:
         """Forget a graph, if it is there."""
         self._cache.drop(key)
 
     def discard(self, graph: Graph) -> None:
-        """Forget a graph of a trace that is not the function's at the sizes it was made for.
+        """Forget a graph whose trace differs from the function at the sizes it was made for.
 
-        It stays if another call has run in it, at whose sizes the trace was proven.
+        It stays if another call has run in it: the trace was proven at the sizes of that call.
         """
         ((hits, *_),) = self.counters.read([graph.tally])
         if not hits:
             self._cache.drop(graph.row.key)
 
-    def ran(
+    def record_run(
         self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool, began: float
     ) -> None:
-        """Count a run of a graph, and tell of it.
+        """Count a run of a graph, and report it.
 
         Args:
             planned: The call, or the examples.
             graph: The graph.
-            span: Its compilations: a graph's only if JAX had dropped it from its caches.
-            is_hit: Whether the graph was there.
+            span: The compilations during the run. A graph is among them only if JAX had dropped it
+                from its caches.
+            is_hit: Whether the graph was compiled before the call.
             began: When the call began, by `time.perf_counter`, in seconds.
 
         Raises:
@@ -336,7 +183,7 @@ class Store:
         if self.events.are_heard("call"):
             padding = planned.padding if graph.row.examples is None else ()
             sizes = {symbol: size for symbol, size, _ in padding}
-            self.events.tell("call", graph.row, sizes=sizes, seconds=seconds, is_hit=is_hit)
+            self.events.emit("call", graph.row, sizes=sizes, seconds=seconds, is_hit=is_hit)
         if self.learner is not None:
             self.learner.saw(planned)
         outcome = "hits" if is_hit else "misses"
@@ -359,38 +206,10 @@ class Store:
 
     def clear(self) -> None:
         """Forget all graphs and plans, but keep the counters."""
-        with self._lock:
-            self.last_new = None
         self.behind.clear()
-        self.tuning.clear()
-        for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):
+        for held in (self.making, self.ready, self.plans, self.layouts, self._cache):
             held.clear()
 
-    def _check_not_frozen(self, planned: Planned, origin: str) -> None:
+    def _check_allowed(self, planned: Planned, *, origin: str) -> None:
         if self.is_frozen or (self._missing == "error" and origin != "warmup"):
             raise missing_graph(planned, is_frozen=self.is_frozen)
-
-    def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:
-        if met is None or not self.is_first("functions"):
-            return
-        path, code = met
-        warnings.warn(
-            f"shapeexec: {path} was {MANY} different functions of one definition, "
-            "and each has its own graphs.\n"
-            f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
-            "  Fix:   define the function once, before the calls, and pass changing values as "
-            "arguments",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-    def _warn_if_thrashing(self, planned: Planned) -> None:
-        if self._cache.remade < _THRASHING or not self.is_first("thrashing"):
-            return
-        warnings.warn(
-            f"shapeexec: graphs are compiled again after their eviction, now for {planned}; "
-            f"{len(self._cache)} are kept, {self._cache.evictions} were evicted.\n"
-            f"  Fix:   limits=sx.{self.limits.doubled()}, or use a coarser strategy",
-            RuntimeWarning,
-            stacklevel=2,
-        )

@@ -91,7 +91,7 @@ def grid_lines(grid: Sequence[Sequence[str]], texts: Sequence[str]) -> list[str]
 
 
 def renderable(rows: Sequence[GraphRow]) -> Any:
-    """What rich draws, in a width and in colours of its own."""
+    """The table as a renderable of rich."""
     from rich.console import Group  # noqa: PLC0415 - rich asked for it
     from rich.text import Text  # noqa: PLC0415 - rich may not be installed
 
@@ -149,7 +149,7 @@ def _laid_out(
 
 
 def parts(rows: Sequence[GraphRow]) -> tuple[list[str], list[list[str]]]:
-    """What names all graphs alike, and per graph what tells it from others, but for buckets."""
+    """The parts of keys that all graphs share, and per graph the other parts; without buckets."""
     counts = collections.Counter(text for row in rows for text in dict.fromkeys(row.named))
     shared = [text for text, count in counts.items() if count == len(rows)]
     own = [[text for text in row.named if counts[text] < len(rows)] for row in rows]

@@ -1,6 +1,6 @@
 """The traces of one function: one per structure, exact sizes, and outcome of guards.
 
-`shape` traces, and `_planner` decides at which sizes.
+`shape` traces, and `_planner` decides at which exact sizes.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ class Traced:
 
     Attributes:
         trace: The function at symbolic sizes.
-        number: No other trace ever has it.
-        seconds: The time that it took.
+        number: A number that no other trace of the function ever has.
+        seconds: The time that tracing took.
     """
 
     trace: Trace
@@ -50,7 +50,7 @@ class _Structure:
 
 
 class Traces:
-    """The traces of one function, the last used structures of its arguments.
+    """The traces of one function, for the structures of arguments that were used last.
 
     Args:
         constraints: Facts about the sizes of all calls.
@@ -64,7 +64,7 @@ class Traces:
         self._structures: dict[tuple[Base, Hashable], _Structure] = {}
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all traces."""
         with self._lock:
             self._structures.clear()
 
@@ -90,7 +90,7 @@ class Traces:
     def _structure(self, key: tuple[Base, Hashable]) -> _Structure:
         with self._lock:
             structure = self._structures.pop(key, None) or _Structure()
-            self._structures[key] = structure  # the last used stands last
+            self._structures[key] = structure  # in order of use
             if len(self._structures) > _MOST_STRUCTURES:
                 del self._structures[next(iter(self._structures))]
         return structure

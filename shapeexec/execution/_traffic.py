@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 Padding = tuple[tuple[str, int, int], ...]
 """(symbol, size, bucket) of each symbol of a call, or of an example of a map."""
 
-_BUFFERED = 256  # calls that are counted together, for a hit only appends to a list
-_LONGEST = 60.0  # seconds that these may be apart, so that each is counted in its hour
+_BUFFERED = 256  # calls that are counted together, so that a hit only appends to a list
+_LONGEST = 60.0  # seconds between the first and the last of them: each counts in its hour
 _WINDOWS = 32
 _ENTRIES = 8192  # of all histograms together: about 2 MB
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Calls that followed each other, or those of an hour of the day.
+    """A run of consecutive calls, or all calls of one hour of the day.
 
     Attributes:
-        began: When the first of them was made, in seconds since 1970.
+        began: The time of the first call, in seconds since 1970.
         counts: How often each combination of sizes and buckets occurred.
     """
 
@@ -32,13 +32,13 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """All that is known of the sizes of calls.
+    """The record of the sizes of calls.
 
     Attributes:
-        windows: The stream from its first call on, cut into windows of about as many calls.
-        hours: Likewise by hour of the day, 0 to 23, in UTC.
-        steps: By symbol what its sizes were rounded up to multiples of; none: to nothing.
-        left_out: Calls that were dropped, for there were too many sizes.
+        windows: The stream from its first call on, in windows of about equally many calls.
+        hours: The calls by hour of the day, 0 to 23, in UTC.
+        steps: By symbol the step to whose multiples its sizes were rounded up; absent: not rounded.
+        left_out: Calls that were dropped because there were too many different sizes.
     """
 
     windows: tuple[Seen, ...] = ()
@@ -50,12 +50,12 @@ class Record:
 class Traffic:
     """Counts sizes in bounded memory; its owner holds a lock.
 
-    Where there are more than 32 windows neighbours are merged, and windows are twice as long from
-    then on. Where there are too many different sizes, those of the symbol that has most of them are
-    rounded up to multiples of 2, 4 and so on, but to no more than their bucket.
+    With more than 32 windows neighbours are merged, and windows are twice as long from then on.
+    With too many different sizes, the sizes of the symbol that has most of them are rounded up to
+    multiples of 2, then 4 and so on, but at most to their bucket.
 
     Args:
-        clock: Tells seconds since 1970.
+        clock: Returns the seconds since 1970.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -82,7 +82,7 @@ class Traffic:
         buffer += requests
 
     def record(self) -> Record:
-        """The record as it stands."""
+        """The record now."""
         self._fold()
         return Record(
             tuple(window.seen() for window in self._windows),
@@ -92,7 +92,7 @@ class Traffic:
         )
 
     def _fold(self) -> None:
-        """Count what is in the buffer."""
+        """Add the buffered calls to the histograms."""
         if not self._buffer:
             return
         counts = collections.Counter(self._buffer)
@@ -119,7 +119,7 @@ class Traffic:
         return sum(len(held.counts) for held in self._all())
 
     def _coarsen(self) -> None:
-        """Round the sizes of one symbol; where that merges none, drop what is rare."""
+        """Round the sizes of one symbol; if that merges none, drop rare combinations."""
         before = self._entries()
         sizes: dict[str, set[int]] = {}
         for held in self._all():

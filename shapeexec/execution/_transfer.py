@@ -20,21 +20,21 @@ from shapeexec.execution._placement import Placement, Shape, at_capacity, stacke
 from shapeexec.masking._fill import conform, fill
 from shapeexec.shape import _trees
 
-_WIDE = 8  # bytes: narrower dtypes are canonical always
+_WIDE = 8  # bytes; narrower dtypes are the same with and without x64
 
 
 def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = False) -> Any:
-    """`x` at `capacity`; a JAX array itself if nothing is missing.
+    """`x` at `capacity`; a JAX array is returned as it is if it has that shape.
 
-    Padding is as `mode` says, and zero if there is no element to repeat; typed PRNG keys, which
-    have no zero, repeat the last key in any mode.
+    Padding is as `mode` says, and zero if there is no element to repeat; typed PRNG keys have no
+    zero and repeat the last key in any mode.
 
-    A padded copy of a JAX array that `is_donated` is a JAX array, too, whose `is_deleted()` says
-    whether its memory was taken. The result is committed if `x` is, where `at_capacity` says. NumPy
-    data is always copied: JAX reads it after the call has returned, when its owner may write to it
-    again.
+    If `is_donated`, the padded copy of a JAX array is a JAX array too: its `is_deleted()` says
+    whether a graph reused its memory. The result is committed if `x` is, to the sharding that
+    `at_capacity` gives. NumPy data is always copied: JAX may read it after the call has returned,
+    when the caller may write to it again.
     """
-    if type(x) is np.ndarray:  # what most calls bring: no other question is asked of it
+    if type(x) is np.ndarray:  # the most frequent case, so it is tested first
         return _pad_host(x, capacity, mode=mode)
     if not isinstance(x, jax.Array):
         return _pad_host(_on_host(x), capacity, mode=mode)
@@ -53,12 +53,11 @@ def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = Fal
 def pad_of_zeros(capacity: Shape, *, otherwise: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A `pad` to one capacity, with few steps where NumPy data is smaller than that.
 
-    A processor that ran XLA's code meanwhile reads each of Python's steps anew, so that they cost
-    ten times what a loop of them shows.
+    After XLA has run, CPU caches are cold, so each bytecode costs about 10x a hot loop.
 
     Args:
-        capacity: To which it pads, with zeros.
-        otherwise: The `pad` of all else.
+        capacity: The shape to pad to, with zeros.
+        otherwise: Pads all other arguments.
     """
     zeros = np.zeros
 
@@ -75,7 +74,7 @@ def pad_of_zeros(capacity: Shape, *, otherwise: Callable[[Any], Any]) -> Callabl
 def check_given_once(
     args: Sequence[Any], kwargs: Mapping[str, Any], *, donated: Sequence[int]
 ) -> None:
-    """Check that no donated array is given at another place, too.
+    """Check that no donated array is given at a second place.
 
     A padded array is a copy at each place, so donating it twice is no error.
 
@@ -85,7 +84,7 @@ def check_given_once(
         donated: Positions.
 
     Raises:
-        ConfigError: One is, which XLA would refuse.
+        ConfigError: A donated array is given twice, which XLA would refuse.
     """
     own = {
         id(x) for i in donated for x in _trees.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
@@ -102,7 +101,7 @@ def check_given_once(
 
 
 def delete_donated(own: Any, padded: Any) -> None:
-    """Delete the arrays whose padded copies a graph has taken the memory of, as `jax.jit` does."""
+    """Delete the donated arrays whose padded copies gave their memory to a graph, as `jax.jit`."""
     for x, copy in zip(_trees.leaves(own), _trees.leaves(padded), strict=True):
         is_copy = isinstance(x, jax.Array) and isinstance(copy, jax.Array) and copy is not x
         if is_copy and copy.is_deleted():
@@ -116,7 +115,7 @@ def cut(x: Any, shape: Shape, *, is_copied: bool = False) -> Any:
     """
     if x.shape == shape:
         return x
-    if not isinstance(x, jax.Array):  # gradients of integers, which JAX keeps on the host
+    if not isinstance(x, jax.Array):  # JAX keeps float0, gradients of integers, on the host
         return x[tuple(map(slice, shape))]
     if not _is_on_host(x):
         return _device_cut(x.shape, shape)(x)
@@ -132,7 +131,7 @@ def rebucket(
 ) -> Any:
     """The front corner of `x` of this shape, padded anew to `capacity`; see `pad`.
 
-    On an accelerator a program per pair of capacities does it, whatever the shape.
+    On an accelerator one program per pair of capacities does it for all shapes.
     """
     if _is_on_host(x):
         own = cut(x, shape, is_copied=True)
@@ -189,24 +188,24 @@ def cut_row(x: Any, row: int, *, shape: Shape) -> Any:
 
 
 def resident(operand: np.ndarray, placement: Placement) -> Any:
-    """A small operand of all runs of a call, on the device that they run on.
+    """A small operand that all runs of a call share, on the device of these runs.
 
-    On an accelerator each transfer from the host costs a run 50 to 200 microseconds. It stays on
-    the host where arguments stand on others than JAX's default device: JAX would copy it from
+    On an accelerator each run would otherwise transfer it from the host again. It stays on the host
+    if arguments are on another device than JAX's default device, because JAX would copy it from
     device to device at each run.
 
     Args:
-        operand: Of any shape.
-        placement: Where the arguments stand.
+        operand: An array of any shape.
+        placement: The shardings of the arguments.
     """
     home = {_compat.default_device()}
     if any(at is not None and _compat.devices_of(at) != home for at in placement):
         return operand
-    return _compat.device_put(operand)  # committed to no device, as the host's would not be
+    return _compat.device_put(operand)  # uncommitted, like an array of the host
 
 
 def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
-    """What `pad` makes of `x`, or of the shape of an array, at `shape`."""
+    """The shape, dtype and sharding of `pad(x, shape)`; `x` may be a struct."""
     sharding = _compat.committed_sharding(x)
     if sharding is not None:
         sharding = at_capacity(sharding, shape)
@@ -245,7 +244,7 @@ def _missing_axes(shape: Shape, capacity: Shape) -> list[int]:
 
 
 def _is_on_host(x: Any) -> bool:
-    """Whether NumPy can look at the buffer where it is."""
+    """Whether NumPy can read the buffer of an array without a copy."""
     devices = x.sharding.device_set
     if len(devices) != 1 or not isinstance(x.dtype, np.dtype):
         return False  # typed PRNG keys have a dtype of JAX's own
@@ -272,7 +271,7 @@ def _placed(x: jax.Array, capacity: Shape) -> tuple[jax.Array, Any]:
     sharding = _compat.committed_sharding(x)
     target = None if sharding is None else at_capacity(sharding, capacity)
     if target not in (None, sharding):
-        x = _compat.device_put(x, target)  # an axis that its mesh does not divide is padded whole
+        x = _compat.device_put(x, target)  # an axis that the mesh does not divide is not sharded
     return x, target
 
 
@@ -280,7 +279,7 @@ def _placed(x: jax.Array, capacity: Shape) -> tuple[jax.Array, Any]:
 def device_pad(
     shape: Shape, capacity: Shape, *, mode: Mode = "zeros", sharding: Any = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """A compiled function that pads arrays of one shape; `sharding` is that of its result."""
+    """A compiled function that pads arrays of one shape; `sharding` is the result's."""
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
 
     def pad_on_device(x: jax.Array) -> jax.Array:
@@ -335,7 +334,7 @@ def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
 def _device_stack(sharding: Any) -> Callable[..., jax.Array]:
     def stack_on_device(*rows: jax.Array) -> jax.Array:
         stacked = jax.numpy.stack(rows)
-        is_weak = getattr(stacked, "weak_type", False)  # as on the host, a stack is not
+        is_weak = getattr(stacked, "weak_type", False)  # on the host a stack is not weak either
         return lax.convert_element_type(stacked, stacked.dtype) if is_weak else stacked
 
     return _compat.jit(stack_on_device, out_shardings=sharding)

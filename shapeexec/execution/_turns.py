@@ -1,7 +1,7 @@
 """How many graphs XLA compiles at once in this process: two for each core.
 
-Of many at once XLA leaves some waiting for long, and each takes memory. A thread holds a turn while
-XLA works, and waits for nothing meanwhile, so none can wait for another in a circle.
+With more at once some compilations wait for long in XLA, and each takes memory. A thread holds a
+turn only while XLA works, and takes no lock meanwhile, so there is no deadlock.
 """
 
 import collections
@@ -26,14 +26,14 @@ class Turns:
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """See `Forked`: nobody has a turn."""
+        """See `Forked`: no thread has a turn."""
         self._lock = threading.Lock()
         self._free = self._most
         self._waiting: collections.deque[threading.Event] = collections.deque()
 
     @contextlib.contextmanager
     def turn(self) -> Generator[None]:
-        """Wait for a turn, and have it within the block."""
+        """Wait for a turn, and hold it within the block."""
         mine = threading.Event()
         try:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Compiling the graphs that a range of sizes needs, before there is any data.
+"""Compiling the graphs that a range of sizes needs, before the first call.
 
 `_planner` plans each graph, and `_store` compiles it.
 """
@@ -23,7 +23,7 @@ from shapeexec.execution._transfer import struct_like
 from shapeexec.shape import _dim, _trees
 
 MOST_COMBINATIONS = 100_000
-"""Of sizes that may be looked at one by one, where guards or exact symbols tell them apart."""
+"""The most combinations of sizes that are planned one by one for guards or exact symbols."""
 
 
 def warm(
@@ -36,27 +36,26 @@ def warm(
     maker: "Maker",
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Compile the missing graphs for every combination of `sizes`, the example's nearest first.
+    """Compile the missing graphs of every combination of `sizes`, nearest to the example first.
 
     Args:
         planner: Plans calls.
         example: A call, of any size.
-        sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
-            its strategy's last bucket, if it has one.
-        known: Combinations that another process has saved: all that is made if there are no
-            `sizes`.
-        is_inferred: Whether symbols are found in calls.
+        sizes: Per symbol an int or an iterable of ints. A symbol that is left out gets all sizes up
+            to the last bucket of its strategy, if there is a last one.
+        known: Combinations of sizes that another process has saved; used if `sizes` is empty.
+        is_inferred: Whether symbols are inferred from calls.
         maker: Makes graphs.
-        progress: Called with (done, total) before each graph and at the end; of graphs that are
-            made side by side, whenever one is done.
+        progress: Called with (done, total) before each graph and at the end; with several workers,
+            whenever a graph is done.
 
     Returns:
         How many graphs were compiled.
 
     Raises:
-        ConfigError: Sizes are missing, of a symbol that there is not, or too many.
+        ConfigError: Sizes are missing, name a symbol that does not exist, or are too many.
     """
-    bound = planner.bind_newest(example)
+    bound = planner.bind_to_newest_specs(example)
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
@@ -65,17 +64,17 @@ def warm(
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
         wanted.sort(key=lambda graph: _distance(graph[1].sizes, bound.sizes))
-        tell = _Told(progress, len(wanted))
+        shown = _Progress(progress, len(wanted))
         for begun, (exact, call) in enumerate(wanted):
-            tell.done(begun - maker.left(maker.most))
+            shown.done(begun - maker.left(maker.most))
             plan = maker.make(call)
             count += 1
             if plan.exact != exact:
                 maker.left(0)
-                break  # what cannot be padded was met: now other graphs are wanted, too
+                break  # a symbol became exact, so other graphs are wanted now
         else:
             for left in range(maker.most, -1, -1):
-                tell.done(len(wanted) - maker.left(left))
+                shown.done(len(wanted) - maker.left(left))
             return count
 
 
@@ -83,16 +82,16 @@ def warn_of_evicted(made: int, *, kept: int, limits: CacheLimits) -> None:
     """Warn if a warm-up has made more graphs than its Exec may keep.
 
     Args:
-        made: How many it has made.
-        kept: How many graphs there are now.
-        limits: Those of the Exec.
+        made: How many graphs the warm-up has made.
+        kept: How many graphs are in the cache now.
+        limits: The limits of the cache.
     """
     is_full = limits.graphs is not None and kept >= limits.graphs
     if made <= kept or not (is_full or limits.device_bytes):  # else `clear` took them
         return
     warnings.warn(
-        f"shapeexec: warmup compiled {made} graphs, and {limits!r} keeps {kept} of them: calls in "
-        "the others' buckets find none.\n"
+        f"shapeexec: warmup compiled {made} graphs, and {limits!r} keeps {kept} of them: the other "
+        "buckets compile again on their first call.\n"
         "  Fix:   limits= with room for all of them; fewer sizes, or a coarser strategy",
         RuntimeWarning,
         stacklevel=4,
@@ -102,10 +101,10 @@ def warn_of_evicted(made: int, *, kept: int, limits: CacheLimits) -> None:
 def _listed(
     planner: Planner, symbols: Set[str], *, sizes: Mapping[str, Any], is_inferred: bool
 ) -> dict[str, Sequence[int]]:
-    """The sizes of each symbol; of one that is left out all up to its last bucket.
+    """The sizes of each symbol; a symbol that is left out gets all sizes up to its last bucket.
 
     Raises:
-        ConfigError: They are missing, or there is no such symbol.
+        ConfigError: The sizes of a symbol are missing, or a symbol does not exist.
     """
     listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
     for symbol in symbols - listed.keys():
@@ -136,7 +135,7 @@ def merged(sizes: Any, named: Mapping[str, Any]) -> Mapping[str, Any]:
     """The sizes of all symbols, given as a mapping and by keyword.
 
     Raises:
-        ConfigError: `sizes` is no mapping, or a symbol is in both.
+        ConfigError: `sizes` is not a mapping, or a symbol is given in both ways.
     """
     if not (sizes is None or is_mapping(sizes)):
         raise ConfigError(
@@ -159,7 +158,7 @@ class Maker(Protocol):
     """Makes graphs, one after another or side by side.
 
     Attributes:
-        most: How many may be left behind while the next one is begun.
+        most: How many graphs may be unfinished when the next one is begun.
     """
 
     most: int
@@ -169,25 +168,25 @@ class Maker(Protocol):
         ...
 
     def left(self, most: int) -> int:
-        """Wait until at most so many graphs are being made; how many are."""
+        """Wait until at most `most` graphs are unfinished, and return how many are."""
         ...
 
 
-class _Told:
-    """Tells progress, each number once."""
+class _Progress:
+    """Calls the user's `progress`, once for each number."""
 
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
         self._progress, self._total, self._last = progress, total, -1
 
     def done(self, number: int) -> None:
-        """Tell how many graphs are done."""
+        """Report how many graphs are done."""
         if self._progress is not None and number > self._last:
             self._last = number
             self._progress(number, self._total)
 
 
 def _distance(sizes: Mapping[str, int], wanted: Mapping[str, int]) -> float:
-    """How far sizes lie from others, in factors of e."""
+    """The distance of two sets of sizes: the sum of the absolute logs of their ratios."""
     return sum(abs(math.log(max(1, sizes[s]) / max(1, wanted[s]))) for s in wanted)
 
 
@@ -201,7 +200,7 @@ def _missing(
 ) -> list[tuple[tuple[str, ...], BoundCall]]:
     """A call for each graph that is wanted and not compiled, and its exact symbols.
 
-    One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
+    One size per bucket is planned; all sizes if guards or exact symbols split a bucket.
     """
     chosen = {symbol: _one_each(planner, symbol, sizes=n) for symbol, n in listed.items()}
     plans: dict[Hashable, tuple[Plan, BoundCall]] = {}
@@ -240,10 +239,10 @@ def as_sizes(symbol: str, sizes: Any) -> Sequence[int]:
     """The sizes of one symbol in ascending order, given as an int or an iterable of ints.
 
     Raises:
-        ConfigError: They are neither, or there is none.
+        ConfigError: `sizes` is neither, or is empty.
     """
     if isinstance(sizes, range) and sizes.step == 1 and sizes and sizes[0] >= 1:
-        return sizes  # however long it is
+        return sizes  # a long range is not listed
     try:
         listed = [as_size(size) for size in _each(sizes)]
     except TypeError:
@@ -265,7 +264,7 @@ def _each(sizes: Any) -> Iterable[Any]:
 
 
 def representatives(strategy: Strategy, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The largest of `sizes`, which are ascending, in each bucket that they use."""
+    """The largest size in each bucket; `sizes` ascend."""
     if isinstance(sizes, range):  # from bucket to bucket, not from size to size
         last = sizes[-1]
         return tuple(min(bucket, last) for bucket in strategy.ladder(sizes[0], last))
@@ -283,7 +282,7 @@ def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], *, sizes: Mapping[s
 
     Args:
         tree: The arguments: arrays or `jax.ShapeDtypeStruct`.
-        dims: By number of leaf the dims of those that are ragged.
+        dims: The dims of each ragged leaf, by the number of the leaf.
         sizes: The size of each symbol.
     """
     leaves, treedef = _trees.flatten(tree)

@@ -1,6 +1,6 @@
-"""A table of what a function makes of each key, for as long as the key lives.
+"""A cache of a function whose entries live as long as their keys.
 
-`_bounded_table` has what is made of keys that anybody may hold.
+`_bounded_table` is the cache for keys that are not unique objects.
 """
 
 import threading
@@ -26,7 +26,7 @@ class WeakTable(Generic[Key, Value]):
         self._values: weakref.WeakKeyDictionary[Key, tuple[Value]] = weakref.WeakKeyDictionary()
 
     def __call__(self, key: Key) -> Value:
-        """What the function makes of a key."""
+        """The value of the function for a key."""
         found = self._values.get(key)
         if found is None:
             made = (self._make(key),)

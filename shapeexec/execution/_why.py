@@ -63,7 +63,7 @@ class WhyNew:
 
 
 def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
-    """Hold a plan against all graphs: of a call against those of calls, of a map likewise.
+    """Compare a plan with all graphs of its kind: calls with calls, maps with maps.
 
     Args:
         planned: The plan of the call, or a group of examples.
@@ -102,7 +102,7 @@ def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
 
 
 def _parts_of(row: GraphRow) -> _Parts:
-    """By name each part of what names a graph: its value and a string."""
+    """By name each part of the key of a graph: its value and a string."""
     kind = kind_of(row.key)
     base, exact = kind.base, dict(kind.exact)
     parts: dict[str, tuple[Hashable, str]] = {}
@@ -115,7 +115,7 @@ def _parts_of(row: GraphRow) -> _Parts:
         parts[f"the dtype of {path}"] = (dtype, leaf.replace(shape, ""))
         parts[f"the shape of {path}"] = (dims, shape)
     for path, sharding in kind.shardings.items():
-        text = "not put on purpose" if sharding is None else sharding_text(sharding)
+        text = "not committed" if sharding is None else sharding_text(sharding)
         parts[f"the sharding of {path}"] = (sharding, text)
     padding = "zero" if kind.zero_results else "unspecified"
     parts["the padding of results"] = (kind.zero_results, padding)
@@ -135,7 +135,7 @@ def _part_text(name: str, text: str) -> str:
 
 
 def _differing(parts: _Parts, wanted: _Parts) -> list[str]:
-    if parts[_STRUCTURE] != wanted[_STRUCTURE]:  # what one alone has follows from that
+    if parts[_STRUCTURE] != wanted[_STRUCTURE]:  # other differences follow from this one
         names = [name for name in wanted if name in parts]
     else:
         names = list(dict.fromkeys([*wanted, *parts]))
@@ -143,6 +143,6 @@ def _differing(parts: _Parts, wanted: _Parts) -> list[str]:
 
 
 def _distance(buckets: Mapping[str, int], wanted: Mapping[str, int]) -> float:
-    """How far buckets lie from others, in factors of e."""
+    """The distance of two sets of buckets: the sum of the absolute logs of their ratios."""
     both = buckets.keys() & wanted.keys()
     return sum(abs(math.log(max(1, buckets[s])) - math.log(max(1, wanted[s]))) for s in both)

@@ -1,6 +1,6 @@
 """Work in another thread: proofs while their graphs run, XLA and loading while one is made.
 
-What the work is, and what a failure of it means, is the caller's.
+The caller provides the work and handles its errors.
 """
 
 import threading
@@ -13,16 +13,16 @@ from shapeexec import _compat
 
 Result = TypeVar("Result")
 Meanwhile = Callable[[], object] | None
-"""What a thread does while another one works; None: it works itself."""
+"""Work for this thread while another one works; None: this thread does all the work."""
 
 
 def begin(work: Callable[[], Result]) -> Callable[[], Result]:
     """Begin `work` in a thread of its own; the returned function waits for its result.
 
-    That raises what `work` raised. A worker does not see JAX's configuration of the caller's thread
-    alone: where there is one, the caller does the work, when it asks for the result. So it does
-    where no thread can begin, as at the end of the interpreter. There is no pool of threads, for
-    that of a process that forks would be dead in its child.
+    The function raises what `work` raised. A worker does not see thread-local configuration of JAX:
+    if the caller's thread has some, the caller does the work itself when it asks for the result. It
+    does so too if no thread can start, as at the end of the interpreter. There is no thread pool,
+    because its threads would be missing in a forked child.
     """
     wanted = _compat.config_fingerprint()
     done: Future[tuple[Result] | None] = Future()
@@ -30,7 +30,7 @@ def begin(work: Callable[[], Result]) -> Callable[[], Result]:
     def in_worker() -> None:
         try:
             done.set_result((work(),) if _compat.config_fingerprint() == wanted else None)
-        except BaseException as error:  # whatever it is, the caller waits for it
+        except BaseException as error:  # of any kind: the caller waits for it
             done.set_exception(error)
 
     try:
@@ -46,14 +46,14 @@ def begin(work: Callable[[], Result]) -> Callable[[], Result]:
 
 
 def beside(meanwhile: Meanwhile, work: Callable[[], Result]) -> tuple[Result, float]:
-    """Do `work` in another thread while this one does something else, if there is anything.
+    """Do `work` in another thread while this one runs `meanwhile`, unless that is None.
 
     Args:
         meanwhile: See `Meanwhile`.
         work: The work.
 
     Returns:
-        What `work` returns, and the time that `meanwhile` took, in seconds.
+        The result of `work`, and the time that `meanwhile` took, in seconds.
 
     Raises:
         Exception: Whatever either raises.

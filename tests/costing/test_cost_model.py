@@ -381,3 +381,10 @@ def test_a_speed_that_no_device_has_is_refused(value):
         f"seconds_per_byte={value!r} is not a finite number of at least 0.\n"
         "  Fix:   seconds_per_byte=1e-11, say, in seconds"
     )
+
+
+def test_a_primitive_has_one_row():
+    before = dict(_table.ROWS)
+    with pytest.raises(sx.ConfigError, match="`dot_general` has a row already"):
+        _table.add_row("dot_general", _table.Row())
+    assert before == _table.ROWS

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from shapeexec.execution import _store
+from shapeexec.execution import _making
 from tests.execution.support import wait_for
 
 NAME = "shapeexec"
@@ -31,7 +31,7 @@ class Gate:
         join_workers()
 
 
-_compile = _store.compile_graph
+_compile = _making.compile_graph
 
 
 def join_workers() -> None:
@@ -45,6 +45,6 @@ def join_workers() -> None:
 @pytest.fixture
 def gate(monkeypatch):
     made = Gate()
-    monkeypatch.setattr(_store, "compile_graph", made.compile)
+    monkeypatch.setattr(_making, "compile_graph", made.compile)
     yield made
     made.settle()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _store
+from shapeexec.execution import _making
 from shapeexec.execution._learning import EVERY
 from tests.execution.behind import NAME, gate, join_workers
 from tests.execution.support import until
@@ -88,7 +88,8 @@ def test_a_graph_that_is_not_on_the_ladder_leaves_when_it_serves_no_call():
 
 def test_a_pinned_graph_stays():
     run, _ = make(limits=sx.CacheLimits(pin=[{"s": 8}]))
-    serve(run, SIZES, calls=6 * EVERY)
+    serve(run, SIZES)  # waits for the new graphs: until they are there calls run in the old ones
+    serve(run, SIZES, calls=5 * EVERY)
     assert buckets(run) == [5, 8, 9]
 
 
@@ -121,14 +122,14 @@ def test_cleared_it_keeps_what_it_has_learned():
 
 
 def test_a_graph_that_cannot_be_made_keeps_the_ladder_before(monkeypatch):
-    compile_graph = _store.compile_graph
+    compile_graph = _making.compile_graph
 
     def failing(prepared, row, **given):
         if row.buckets["s"] == 5:
             raise RuntimeError("too small for this machine")
         return compile_graph(prepared, row, **given)
 
-    monkeypatch.setattr(_store, "compile_graph", failing)
+    monkeypatch.setattr(_making, "compile_graph", failing)
     run, seen = make()
     serve(run, SIZES)
     text = "another thread could not compile the graph for s=5 in bucket 5"

@@ -332,7 +332,7 @@ def test_the_dearest_line_stands_first():
 
 ERRORS = [
     ((), {}, "advise: spread was not called yet.", "call it with what it will see"),
-    ([(2, 3)], {"speed": 3}, "advise: 3 is no speed.", r"speed=sx.Speed\(...\)"),
+    ([(2, 3)], {"speed": 3}, "advise: 3 is not a Speed.", r"speed=sx.Speed\(...\)"),
 ]
 
 

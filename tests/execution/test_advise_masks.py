@@ -113,6 +113,36 @@ def test_what_may_not_end_or_shows_itself_is_not_timed(fn, monkeypatch):
     assert _timed.timed_masks(graph_of(fn, ones(3, 5))) == ()
 
 
+def branching(x):  # x: f32[b, s]
+    return jax.lax.cond(x[0, 0] > 0, lambda y: y.max(axis=1), lambda y: y.min(axis=1), x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (forever, "copies of the graph run on made-up data, on which `while` may never end"),
+        (branching, "copies of the graph run on made-up data, on which `cond` may take another"),
+        (shown, "copies of the graph run on made-up data, on which `debug_"),
+    ],
+    ids=("while", "cond", "print"),
+)
+def test_advice_says_why_masks_were_not_timed(fn, why):
+    run = sx.Exec(fn, ("b, s",))
+    run(ones(3, 5))
+    advice = run.advise(SPEED, timed="masks")
+    (note,) = advice.notes
+    assert note.startswith(f"the masks were not timed: {why}")
+    assert str(advice).endswith(f"note: {note}")
+    assert run.advise(SPEED).notes == ()
+
+
+def test_advice_says_that_masks_of_arrays_placed_on_purpose_were_not_timed():
+    run = sx.Exec(peaks, ("b, s",))
+    run(jax.device_put(ones(3, 5), jax.devices()[0]))
+    (note,) = run.advise(SPEED, timed="masks").notes
+    assert note == "the masks were not timed: args[0] is committed to its device"
+
+
 NOTE = MaskNote("reduce_max", "x.max()  (a.py:1)", "f32[b,s] along s", "filled", masked=True)
 TIMED = _timed.TimedMask(NOTE, frozenset("s"), 100e-6, 30e-6, 20e-6)
 EXACT = 'run = run.variant(buckets={"b": sx.Pow2(), "s": sx.Exact()})'

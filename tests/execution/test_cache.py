@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _store
+from shapeexec.execution import _making
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from tests.execution.support import counted, ones, refused, until, wait_for
 
@@ -311,7 +311,7 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
         return x * 2 if x.shape[0] % 2 else x * 3
 
     ex = sx.Exec(fn, ("s",), buckets={"s": sx.Ladder([4])})
-    compile_graph = _store.compile_graph
+    compile_graph = _making.compile_graph
 
     def slow(*args, **kwargs):
         graph = compile_graph(*args, **kwargs)
@@ -320,7 +320,7 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
             wait_for(may_end)
         return graph
 
-    monkeypatch.setattr(_store, "compile_graph", slow)
+    monkeypatch.setattr(_making, "compile_graph", slow)
     got = []
     first = threading.Thread(target=lambda: got.append(ex(ones(3))))
     first.start()
@@ -367,7 +367,7 @@ def test_graphs_of_maps_are_not_pinned():
     ("pin", "what", "fix"),
     [
         ([{"t": 4}], "pin={'t': 4}: no spec has the symbol `t`.", "one of s"),
-        ([{"s": 5}], "pin={'s': 5}: s=5 is no bucket.", 'pin=[{"s": 8}]'),
+        ([{"s": 5}], "pin={'s': 5}: s=5 is not a bucket.", 'pin=[{"s": 8}]'),
         ([{}], "pin=[{}] names no buckets.", "pin=[{"),
         ("s=4", "pin='s=4' names no buckets.", "pin=[{"),
         ([{"s": "4"}], "names no buckets.", "pin=[{"),
@@ -382,5 +382,5 @@ def test_a_pin_that_no_bucket_has_is_refused(pin, what, fix):
 
 def test_a_variant_whose_buckets_a_pin_does_not_have_is_refused():
     run = sx.Exec(lambda x: x, ("s",), buckets=P, limits=sx.CacheLimits(pin={"s": 4}))
-    with refused(sx.ConfigError, "s=4 is no bucket.", '{"s": 10}'):
+    with refused(sx.ConfigError, "s=4 is not a bucket.", '{"s": 10}'):
         run.variant(buckets=sx.Linear(10))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _store, _worker
+from shapeexec.execution import _making, _worker
 from tests.execution.support import assert_runs_as, assert_same, ones, refused
 
 FIVE = jax.core.ShapedArray((5,), jnp.float32)
@@ -129,7 +129,7 @@ def test_an_error_of_xla_at_a_trace_that_is_not_proven_is_told_with_the_one_that
             meanwhile()
         raise MemoryError(f"compilation {len(tried)}")
 
-    monkeypatch.setattr(_store, "compile_graph", broken)
+    monkeypatch.setattr(_making, "compile_graph", broken)
     with pytest.raises(MemoryError, match="compilation 2") as told:
         sx.Exec(UNHEARD["type(n) is int"], ("s",), buckets=sx.Linear(8))(ones(5))
     assert str(told.value.__context__) == "compilation 1"

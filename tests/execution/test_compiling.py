@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _compiling, _store
+from shapeexec.execution import _compiling, _making
 from tests.execution.behind import Gate, gate, join_workers
 from tests.execution.support import counted, ones, refused, wait_for
 
@@ -43,13 +43,13 @@ def test_a_quick_graph_serves_until_the_tuned_one_takes_its_place(gate: Gate):
 
 def test_graphs_have_the_options_of_their_kind(monkeypatch):
     made = []
-    compiled = _store.compile_graph
+    compiled = _making.compile_graph
 
     def seen(prepared, row, **given):
         made.append((row.origin, dict(prepared.options)))
         return compiled(prepared, row, **given)
 
-    monkeypatch.setattr(_store, "compile_graph", seen)
+    monkeypatch.setattr(_making, "compile_graph", seen)
     own = {"xla_cpu_enable_fast_math": False}
     ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=sx.Compiling(first="quick", options=own))
     ex(ones(3))
@@ -127,14 +127,14 @@ def test_a_quick_graph_that_left_and_came_again_is_tuned(gate: Gate):
 
 
 def test_a_tuned_graph_that_fails_is_told_and_the_quick_one_stays(monkeypatch):
-    compiled = _store.compile_graph
+    compiled = _making.compile_graph
 
     def broken(prepared, row, **given):
         if row.origin == "tuned":
             raise MemoryError("XLA has no room")
         return compiled(prepared, row, **given)
 
-    monkeypatch.setattr(_store, "compile_graph", broken)
+    monkeypatch.setattr(_making, "compile_graph", broken)
     ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=QUICK)
 
     def run():

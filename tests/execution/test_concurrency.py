@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _compile, _function, _store, _turns
+from shapeexec.execution import _compile, _function, _making, _turns
 from shapeexec.execution._functions import Functions
 from shapeexec.execution._split import Call
 from shapeexec.execution._turns import Turns
@@ -102,7 +102,7 @@ def test_a_compile_that_fails_frees_every_thread(monkeypatch):
         raise MemoryError("XLA has no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_store, "compile_graph", broken)
+        patch.setattr(_making, "compile_graph", broken)
         assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {MemoryError}
     assert float(ex(ones(3))[0]) == 2
 

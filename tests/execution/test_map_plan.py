@@ -114,7 +114,8 @@ def test_what_the_host_takes_part_in_is_told_to_run_one_by_one():
         return x.sum()
 
     (notes,) = sx.Exec(fn, ("s",), buckets=P).map.explain([ones(3)], reduce="sum").sums
-    assert [note.why for note in notes] == ["examples run one by one, for the host takes part"]
+    why = "examples run one by one, because the function calls the host"
+    assert [note.why for note in notes] == [why]
 
 
 def test_what_a_map_would_raise_its_plan_raises():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _compile, _store
+from shapeexec.execution import _compile, _making
 from tests.execution.support import refused
 
 FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes."
@@ -33,13 +33,13 @@ def full_at(request, monkeypatch):
                 raise jax.errors.JaxRuntimeError(FULL)
 
         if request.param == "while it is compiled":
-            made = _store.compile_graph
+            made = _making.compile_graph
 
             def compile_graph(prepared, row, **given):
                 check(row)
                 return made(prepared, row, **given)
 
-            monkeypatch.setattr(_store, "compile_graph", compile_graph)
+            monkeypatch.setattr(_making, "compile_graph", compile_graph)
             return
         for name in ("__call__", "retraced"):
             own = getattr(_compile.Graph, name)
@@ -158,13 +158,17 @@ def test_a_map_tells_the_numbers(full_at):
         run.map([ones(5), ones(3)])
 
 
-def test_the_larger_graph_that_does_not_fit_any_more_is_passed_over(full_at):
-    run = sx.Exec(total, ("s",), missing="larger")
+def test_the_larger_graph_that_does_not_fit_any_more_is_passed_over_with_an_event(full_at):
+    run, seen = sx.Exec(total, ("s",), missing="larger"), []
+    run.on_event(seen.append)
     assert run(ones(9)) == 18
     full_at("s=16")
     assert run(ones(5)) == 10
     if not run.stats.larger:  # it could not run there
         assert "s=8" in [row.sizes for row in run.graphs]
+        (failed,) = [event for event in seen if event.kind == "failed"]
+        assert failed.graph.sizes == "s=16"
+        assert failed.reason == "the graph s=16 does not fit into memory."
 
 
 def test_other_errors_of_the_runtime_are_jaxs_own(monkeypatch):

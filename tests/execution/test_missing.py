@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _store
+from shapeexec.execution import _making
 from shapeexec.masking._registry import RULES
 from tests.execution.behind import NAME, Gate, gate, join_workers
 from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused, wait_for
@@ -213,13 +213,13 @@ def called_until_made(ex, size):
 @pytest.mark.parametrize("is_own", [True, False], ids=["our rules", "a user's rule"])
 def test_a_worker_masks_unless_a_rule_is_a_users(is_own, monkeypatch, gate: Gate):
     threads = []
-    prepare = _store.prepare
+    prepare = _making.prepare
 
     def prepare_it(outline):
         threads.append(threading.current_thread().name)
         return prepare(outline)
 
-    monkeypatch.setattr(_store, "prepare", prepare_it)
+    monkeypatch.setattr(_making, "prepare", prepare_it)
     if not is_own:
         rule = RULES["reduce_max"]
 
@@ -271,14 +271,14 @@ def test_a_trace_is_proven_at_the_sizes_of_each_call(gate: Gate):
 @pytest.fixture(params=[MemoryError, SystemExit], ids=lambda kind: kind.__name__)
 def broken(request, monkeypatch):
     fails = [request.param]
-    compiled = _store.compile_graph
+    compiled = _making.compile_graph
 
     def compile_it(made, row, **given):
         if fails and row.buckets != {"s": 64}:
             raise fails[0]("XLA has no room")
         return compiled(made, row, **given)
 
-    monkeypatch.setattr(_store, "compile_graph", compile_it)
+    monkeypatch.setattr(_making, "compile_graph", compile_it)
     return fails
 
 
@@ -324,8 +324,8 @@ def test_a_failure_is_forgotten_if_all_was_cleared_meanwhile(monkeypatch):
             raise MemoryError("XLA has no room")
         return _compile_graph(prepared, row, **given)
 
-    _compile_graph = _store.compile_graph
-    monkeypatch.setattr(_store, "compile_graph", compile_graph)
+    _compile_graph = _making.compile_graph
+    monkeypatch.setattr(_making, "compile_graph", compile_graph)
     ex = made(lambda x: x.sum())
     ex(ones(64))
     ex(ones(5))
@@ -355,8 +355,8 @@ AT_EXIT = """
 import threading, time, warnings
 warnings.simplefilter("error")
 import numpy as np, shapeexec as sx
-from shapeexec.execution import _store
-compile_graph = _store.compile_graph
+from shapeexec.execution import _making
+compile_graph = _making.compile_graph
 
 def slow(*args, **given):
     while threading.current_thread().name == "shapeexec" and threading.main_thread().is_alive():
@@ -364,7 +364,7 @@ def slow(*args, **given):
     print("compiled")
     return compile_graph(*args, **given)
 
-_store.compile_graph = slow
+_making.compile_graph = slow
 run = sx.Exec(lambda x: x.sum(), ("s",), missing="larger")
 for size in (64, 3, 5, 9, 17):
     assert run(np.ones(size, np.float32)) == size

@@ -274,7 +274,7 @@ def test_rows_and_why_new_tell_the_sharding(place):
 
 
 def test_why_new_tells_what_was_not_put_anywhere():
-    text = "the sharding of args[1]: not put on purpose, here cpu:0"
+    text = "the sharding of args[1]: not committed, here cpu:0"
     assert seen()["x"]["cpu:0"]["why"].endswith(text)
 
 

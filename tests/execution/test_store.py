@@ -10,7 +10,7 @@ from jax.interpreters import mlir
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.execution import _bounded_table, _monitor, _store
+from shapeexec.execution import _bounded_table, _making, _monitor
 from shapeexec.execution._bind import Binder
 from shapeexec.execution._function import runner_of
 from shapeexec.execution._monitor import Span
@@ -115,9 +115,9 @@ def test_the_plan_of_what_runs_exactly_tells_so_before_the_first_call():
 
 def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
     made = []
-    prepare = _store.Store.prepared
+    prepare = _making.Making.prepared
     monkeypatch.setattr(
-        _store.Store,
+        _making.Making,
         "prepared",
         lambda self, key, make: prepare(self, key, lambda: made.append(1) or make()),
     )
@@ -133,8 +133,8 @@ def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
 
 @pytest.mark.parametrize("missing", ["wait", "error"])
 def test_masks_are_put_in_once_for_calls_that_are_refused(monkeypatch, missing):
-    made, prepare = [], _store.prepare
-    monkeypatch.setattr(_store, "prepare", lambda outline: made.append(1) or prepare(outline))
+    made, prepare = [], _making.prepare
+    monkeypatch.setattr(_making, "prepare", lambda outline: made.append(1) or prepare(outline))
     ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P, missing=missing)
     if missing == "wait":
         ex.freeze()

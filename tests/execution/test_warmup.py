@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _store
+from shapeexec.execution import _making
 from tests.execution.behind import Gate, gate, join_workers
 from tests.execution.support import assert_runs_as, counted, ones, refused, wait_for
 
@@ -328,7 +328,7 @@ def test_what_stops_a_worker_is_raised(monkeypatch):
 
     ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P)
     with monkeypatch.context() as patch:
-        patch.setattr(_store, "compile_graph", broken)
+        patch.setattr(_making, "compile_graph", broken)
         with pytest.raises(MemoryError, match="no room"):
             ex.warmup(ones(1), s=range(1, 65), workers=2)
         join_workers()

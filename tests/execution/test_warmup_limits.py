@@ -15,7 +15,8 @@ def test_a_warm_up_whose_graphs_have_to_leave_says_so(workers):
     with pytest.warns(RuntimeWarning) as told:
         assert run.warmup(ones(1), s=[1, 2, 4], workers=workers) == 3
     (text,) = [str(warning.message) for warning in told]
-    assert "warmup compiled 3 graphs, and CacheLimits(graphs=2) keeps 2 of them" in text
+    assert "warmup compiled 3 graphs, and CacheLimits(graphs=2) keeps 2 of them: the other " in text
+    assert "buckets compile again on their first call.\n" in text
     assert "Fix:   limits= with room for all of them" in text
 
 

@@ -63,7 +63,7 @@ def take_over_bounds(rule: SignRule) -> None:
 
 
 def _constraints(scope: Any) -> tuple[tuple[str, str], ...]:
-    """What holds in a scope: dims, and how they compare with 0."""
+    """The known facts of a scope: dims, and how they compare with 0."""
     signs = {_shape_poly.Comparator.GEQ: ">=", _shape_poly.Comparator.EQ: "=="}
     return tuple(
         (ORIGINAL["__str__"](each.diff), signs[each.cmp])

@@ -1,4 +1,4 @@
-"""Puts into JAX what stands there while anybody listens to dims, and takes it out again.
+"""Patches JAX while a listener to dims is active, and restores it.
 
 What that is stands in the other modules.
 """
@@ -51,7 +51,7 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Generator[list[StandInC
 
 @contextlib.contextmanager
 def _patched(key: int, entry: Listening) -> Generator[None]:
-    """Keep JAX patched as long as anybody listens."""
+    """Keep JAX patched as long as a listener is active."""
     with _patch_lock:
         if not LISTENING:
             _patch(listening=True)

@@ -1,4 +1,4 @@
-"""Functions of JAX, NumPy and `math` that take dims for numbers while anybody listens.
+"""Functions of JAX, NumPy and `math` that accept dims as numbers while a listener is active.
 
 Those that need another algorithm are in `stand_ins`.
 """
@@ -103,7 +103,7 @@ def _of_numbers(name: str) -> Callable[..., Any]:
 
 
 def _computer(number: Any) -> Any:
-    """Who computes with a dim or a number of the host; None: nobody has to."""
+    """The listener that computes with a dim or a host number; None: JAX computes."""
     if type(number) in number_types:
         return number.computer
     return listener_of(number) if isinstance(number, _DimExpr) else None
@@ -185,7 +185,7 @@ class ModuleWith(types.ModuleType):
 
 
 def _index_or_dim(value: Any) -> Any:
-    """What `operator.index` makes of a padding or of the length of a Fourier transform.
+    """`operator.index` of a padding or of the length of a Fourier transform.
 
     `vmap` of a convolution passes its paddings through the public function, which wants ints.
     """
@@ -201,7 +201,7 @@ def copied(function: Any, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _int_or_dim(value: Any) -> Any:
-    """What `int` makes of the `length` of a scan, which may be a dim as well."""
+    """`int` of the `length` of a scan, which may be a dim."""
     return value if is_listened_to(value) else int(value)
 
 

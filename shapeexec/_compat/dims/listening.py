@@ -1,4 +1,4 @@
-"""Who listens to the dims of which scope, and what JAX made of them before.
+"""The listeners to the dims of each scope, and the original functions of JAX.
 
 `methods` and `functions` ask the listener; `exchange` enters one.
 """
@@ -15,7 +15,7 @@ from jax._src.export.shape_poly import _DimExpr
 
 JaxDim = _DimExpr
 Patches = dict[tuple[Any, str], tuple[Any, Any]]
-"""By owner and name what stands there while anybody listens, and what at other times, if anything.
+"""By owner and name the attribute while a listener is active, and the original, if there is one.
 """
 
 
@@ -41,7 +41,7 @@ class DimListener(Protocol):
         ...
 
     def calculate(self, name: str, left: Any, right: Any) -> Any:
-        """What an operator makes of a dim and something else; None leaves it to JAX."""
+        """The result of an operator on a dim and another value; None: JAX computes it."""
         ...
 
     def compare(self, name: str, left: Any, right: Any) -> Any:
@@ -49,21 +49,21 @@ class DimListener(Protocol):
         ...
 
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
-        """What a function of Python makes of a dim."""
+        """The result of a Python function of a dim."""
         ...
 
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
-        """What a method of int gives for a dim."""
+        """The result of an int method for a dim."""
         ...
 
     def ufunc(self, function: Any, method: str, operands: Any, options: Any) -> Any:
-        """What a ufunc of NumPy makes of dims and other numbers."""
+        """The result of a NumPy ufunc of dims and other numbers."""
         ...
 
     def reduce(
         self, function: Any, elements: Sequence[Any], args: Any, options: Mapping[str, Any]
     ) -> Any:
-        """What `function(elements, *args, **options)` of NumPy makes of a list with dims in it."""
+        """The result of NumPy's `function(elements, *args, **options)` for a list with dims."""
         ...
 
     def as_array(self, dim: Any, via: str) -> Any:
@@ -110,7 +110,7 @@ LISTENING: dict[int, Listening] = {}
 
 
 def listening_to(dim: Any, other: Any = None) -> Listening | None:
-    """Who listens to the scope of `dim`, if `other` is not of another one.
+    """The listener to the scope of `dim`, unless `other` is of another scope.
 
     JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
     """
@@ -147,7 +147,7 @@ def memo_key(question: str, left: Any, right: Any) -> Any:
 def remembered(
     listening: Listening | None, question: str, left: Any, right: Any, *, function: Any
 ) -> Any:
-    """What `function(left, right)` gave when it was asked first."""
+    """The first result of `function(left, right)`, cached."""
     key = memo_key(question, left, right)
     if listening is None or key is None:
         return function(left, right)

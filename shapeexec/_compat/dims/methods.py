@@ -1,4 +1,4 @@
-"""The methods that a dim of JAX's has while anybody listens.
+"""The methods of JAX's dims while a listener is active.
 
 Functions that take dims are in `functions`.
 """
@@ -72,7 +72,7 @@ def _asked_equal(left: Any, right: Any) -> Any:
 
 
 def _is_equal(left: Any, right: Any) -> bool:
-    """What JAX says to `==`."""
+    """The answer of JAX to `==`."""
     if left is right:
         return True
     return remembered(listening_to(left, right), "==", left, right, function=ORIGINAL["__eq__"])

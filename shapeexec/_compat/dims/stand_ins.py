@@ -1,4 +1,4 @@
-"""What stands in for functions of JAX that want sizes as ints. `shape/_library` holds it."""
+"""Stand-ins for functions of JAX that need sizes as ints. `shape/_library` defines them."""
 
 # The functions that this takes of JAX are private, and have no types.
 # pyright: reportPrivateUsage=false
@@ -49,7 +49,7 @@ _LIBRARY: dict[str, tuple[tuple[str, str], ...]] = {
 Where there are several places, not every version of JAX has each.
 """
 _ANYWHERE: dict[tuple[str, str], Any] = {}
-"""What a name of a module of JAX's means while anybody listens, beside functions."""
+"""Replacements of names in JAX's modules, other than functions, while a listener is active."""
 _STAND_INS: dict[str, Callable[..., Any]] = {}
 _JAX_OWN: dict[str, Callable[..., Any]] = {}
 _prepared: set[tuple[str, str]] = set()
@@ -133,7 +133,7 @@ running = threading.local()
 
 
 def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
-    """What a function of JAX's at `name@module.function` does while anybody listens."""
+    """The replacement of JAX's function at `name@module.function` while a listener is active."""
     original = _JAX_OWN[place]
     replay, calls = current_replay.value, getattr(running, "calls", None)
     dims = tuple(map(_sizes_in, tree_util.tree_leaves((args, kwargs))))
@@ -163,7 +163,7 @@ def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_symbolic(dim: Any) -> bool:
-    """Whether a size is no int; for stand-ins, also while they are replayed, where it is one."""
+    """Whether a size is symbolic; for stand-ins also while they are replayed at int sizes."""
     return running.answer(isinstance(dim, _DimExpr))
 
 
@@ -242,7 +242,7 @@ def _set_of_sizes(items: Iterable[Any] = ()) -> Any:
 
 
 def _concrete_or_number(kind: Any, value: Any, context: str = "") -> Any:
-    """What `core.concrete_or_error` makes of `rcond`, which is `len(x)` times a constant."""
+    """`core.concrete_or_error` of `rcond`, which is `len(x)` times a constant."""
     return value if type(value) in number_types else _core.concrete_or_error(kind, value, context)
 
 

@@ -24,11 +24,11 @@ class AdviceLine:
             maps of short examples. `"masks"`: masks that take much of a call, by the clock.
         observation: What was seen, in words.
         change: The change as source.
-        seconds: What the calls that were seen would have been spared, in seconds; None: it is told
-            in bytes.
-        bytes: Likewise in bytes that are not moved.
+        seconds: The time that the change would have saved the calls so far, in seconds; None: the
+            price is in bytes.
+        bytes: The bytes that would not have been moved; None: the price is in seconds.
         saves: By name of a field of `Stats` how much less it would have been.
-        changes: What `Exec.variant` takes; empty: the function has to change.
+        changes: The arguments of `Exec.variant`; empty: the function has to change.
 
     Example:
         >>> line = AdviceLine("thrash", "9 graphs were made again", "run = ...", seconds=2.5)
@@ -53,19 +53,20 @@ class AdviceLine:
         return bytes_text(self.bytes or 0.0)
 
     def __str__(self) -> str:
-        told = textwrap.wrap(
+        wrapped = textwrap.wrap(
             f"{self.kind}, {self.price}: {self.observation}", WIDTH, subsequent_indent="    "
         )
-        return "\n".join([*told, *(f"  {line}" for line in self.change.splitlines())])
+        return "\n".join([*wrapped, *(f"  {line}" for line in self.change.splitlines())])
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What would make the calls that an `Exec` has seen cheaper; `print` it. Lines can be iterated.
+    """Changes that would have made the calls of an `Exec` cheaper; `print` it, or iterate lines.
 
     Attributes:
         lines: The dearest first, those in seconds before those in bytes.
         make: Makes the Exec with changed settings.
+        notes: What could not be looked at, and why.
 
     Example:
         >>> run = sx.Exec(lambda x: x * 2, ("s",))
@@ -81,6 +82,7 @@ class Advice:
 
     lines: tuple[AdviceLine, ...]
     make: Callable[[Mapping[str, Any]], Any] = dataclasses.field(repr=False, compare=False)
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[AdviceLine]:
         return iter(self.lines)
@@ -89,7 +91,8 @@ class Advice:
         return len(self.lines)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.lines)) or "no advice"
+        lines = [str(line) for line in self.lines] or ["no advice"]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def apply(self, *kinds: str) -> Any:
         """Make the Exec that follows the advice.
@@ -98,7 +101,7 @@ class Advice:
         are left to you.
 
         Args:
-            *kinds: Of which lines; none: of all.
+            *kinds: The kinds of lines to follow; none: all.
 
         Returns:
             An `Exec` with graphs of its own.

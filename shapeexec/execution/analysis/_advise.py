@@ -1,8 +1,9 @@
 """`Exec.advise`: facts are gathered, and every observer is asked.
 
-What each looks for is in `_of_buckets`, `_of_running`, `_of_program` and `_of_masks`.
+The observers are in `_of_buckets`, `_of_running`, `_of_program` and `_of_masks`.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from shapeexec.execution.analysis import _of_buckets, _of_masks, _of_program, _o
 from shapeexec.execution.analysis._advice import Advice, AdviceLine
 from shapeexec.execution.analysis._analyze import analysis_of
 from shapeexec.execution.analysis._facts import Facts, typical_of
-from shapeexec.execution.analysis._timed import TimedMask, timed_masks
+from shapeexec.execution.analysis._timed import TimedMask, timed_masks, why_not_timed
 
 Timed = Literal["masks"]
 Observer = Callable[[Facts], Iterable[AdviceLine]]
@@ -43,14 +44,14 @@ def advise(
     """See `Exec.advise`.
 
     Args:
-        runner: That of the Exec.
-        speed: See there.
-        timed: See there.
+        runner: The runner of the Exec.
+        speed: See `Exec.advise`.
+        timed: See `Exec.advise`.
         make: Makes an Exec with changed settings.
     """
     if speed is not None and not isinstance(speed, Speed):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller without a type checker may pass anything
         raise ConfigError(
-            f"advise: {speed!r:.80} is no speed.",
+            f"advise: {speed!r:.80} is not a Speed.",
             option="speed",
             fix="speed=sx.Speed(...), or None: that of this device is measured",
         )
@@ -66,6 +67,7 @@ def advise(
             f"advise: {analysis.name} was not called yet.",
             fix="call it with what it will see, and ask then",
         )
+    masks, note = ((), None) if timed is None else _timed_of(runner)
     facts = Facts(
         settings=runner.current,
         limits=runner.store.limits,
@@ -74,23 +76,26 @@ def advise(
         model=_model(runner),
         speed=speed_of() if speed is None else speed,
         platform=jax.default_backend(),
-        masks=() if timed is None else _timed_of(runner),
+        masks=masks,
     )
-    return advice_of(facts, make=make)
+    notes = () if note is None else (f"the masks were not timed: {note}",)
+    return dataclasses.replace(advice_of(facts, make=make), notes=notes)
 
 
 def advice_of(facts: Facts, *, make: Callable[[Mapping[str, Any]], Any]) -> Advice:
-    """The advice that facts give, the dearest first."""
+    """The advice for some facts, sorted by price."""
     lines = [line for observe in OBSERVERS for line in observe(facts)]
     return Advice(tuple(sorted(lines, key=_rank)), make)
 
 
-def _timed_of(runner: Runner) -> tuple[TimedMask, ...]:
-    """What the masks of the typical graph cost; empty where it has left the cache."""
+def _timed_of(runner: Runner) -> tuple[tuple[TimedMask, ...], str | None]:
+    """The costs of the masks of the typical graph, and why they were not timed if they were not."""
     typical = typical_of(runner.graphs.rows)
     held = (graph for graph in runner.store.graphs() if typical and graph.row.key == typical.key)
     graph = next(held, None)
-    return () if graph is None else timed_masks(graph)
+    if graph is None:
+        return (), "the graph that ran most elements was evicted"
+    return timed_masks(graph), why_not_timed(graph)
 
 
 def _rank(line: AdviceLine) -> tuple[bool, float]:

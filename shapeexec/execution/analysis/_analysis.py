@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, sizes_text
 from shapeexec.execution import _table
 from shapeexec.execution._drawing import plotter
 from shapeexec.execution._stats import Stats
@@ -21,7 +21,7 @@ _TEXTS = ("bucket", "calls from")
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """What the calls of an `Exec` were; `print` it.
+    """A report on the calls of an `Exec`; `print` it.
 
     The record behind it is bounded: at most 32 windows, and sizes that are rounded up where there
     are too many different ones. Examples of maps count as calls.
@@ -36,12 +36,12 @@ class Analysis:
         waste: By symbol the share of the buckets that was padding, 0 to 1.
         entropy: Of the combinations of sizes, in bits: the sum of -p log2 p over their shares p. 2
             to its power is how many equally frequent combinations are as uncertain.
-        bucket_entropy: Likewise of the combinations of buckets.
+        bucket_entropy: The same measure for the combinations of buckets.
         windows: The stream from the first call on, in windows of 256 calls or somewhat more, twice
             that and so on in a longer stream; the last may have fewer.
         hours: By hour of the day, 0 to 23 in UTC, where there was a call.
-        rounded: By symbol the number of whose multiples its sizes were rounded up to.
-        left_out: Calls that are not in `sizes`, for there were too many different ones.
+        rounded: By symbol the step to whose multiples its sizes were rounded up.
+        left_out: Calls that are not in `sizes`, because there were too many different sizes.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",), buckets=sx.Linear(8))
@@ -100,11 +100,11 @@ class Analysis:
 
     def to_json(self) -> str:
         """Write all of it as JSON: times in seconds, entropy in bits, `sizes` as rows."""
-        told = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         rows = [
             {**dict(zip(self.symbols, k, strict=True)), "calls": n} for k, n in self.sizes.items()
         ]
-        return json.dumps(told | {"sizes": rows, "hit_rate": self.stats.hit_rate}, indent=2)
+        return json.dumps(fields | {"sizes": rows, "hit_rate": self.stats.hit_rate}, indent=2)
 
     def plot(self, figure: Any = None) -> Any:
         """Draw per bucket its calls and padding, and per window how far sizes have moved.
@@ -116,7 +116,7 @@ class Analysis:
             The figure; `figure.savefig("analysis.png")` writes it.
 
         Raises:
-            ConfigError: There are no calls with sizes, `figure` is none, or matplotlib is missing.
+            ConfigError: No call had a size, `figure` is not one, or matplotlib is not installed.
         """
         if not self.symbols:
             raise ConfigError("plot: no call had a size.", fix="call the Exec before")
@@ -155,7 +155,7 @@ def _buckets(found: Analysis) -> list[list[str]]:
     for use in found.uses[:_MOST_BUCKETS]:
         each = f"{use.run_seconds / use.hits * 1e3:.3g} ms" if use.hits else "-"
         shares = ", ".join(f"{share:.0%}" for share in use.waste.values()) or "-"
-        sizes = ", ".join(f"{symbol}={bucket}" for symbol, bucket in use.buckets.items())
+        sizes = sizes_text(use.buckets)
         share = f"{use.calls / calls:.1%}"
         made = f"{use.made_seconds:.2f} s" if use.graphs else "-"
         row = [sizes, str(use.calls), share, shares, str(use.graphs), str(use.hits), made, each]

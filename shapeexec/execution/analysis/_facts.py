@@ -1,6 +1,6 @@
-"""What advice is drawn from: statistics, sizes, graphs and costs of one Exec.
+"""The facts that advice is based on: statistics, sizes, graphs and costs of one Exec.
 
-The observers read it, and ask nothing else.
+The observers read nothing else.
 """
 
 import dataclasses
@@ -29,18 +29,18 @@ Ladders = Mapping[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """All that observers know.
+    """The input of the observers.
 
     Attributes:
         settings: How calls map to graphs.
-        limits: Those of the cache.
+        limits: The limits of the cache.
         analysis: The calls, and the statistics.
         rows: The graphs that are kept.
-        model: What a call costs; None: it is not known.
-        speed: That of the device.
-        platform: That of the device: `"cpu"`, `"gpu"` or `"tpu"`.
-        masks: What the masks of the graph that ran most elements cost, the dearest first; empty:
-            they were not timed, or cannot be.
+        model: The cost model of a call; None: it is not known.
+        speed: The speed of the device.
+        platform: The platform of the device: `"cpu"`, `"gpu"` or `"tpu"`.
+        masks: The costs of the masks of the graph that ran most elements, the dearest first; empty:
+            they were not timed.
     """
 
     settings: Settings
@@ -61,7 +61,7 @@ class Facts:
     def requests(self) -> Requests | None:
         """The calls without empty axes; None: there are none, or buckets are not to be chosen.
 
-        Symbols that run at exact sizes for want of a rule have none.
+        It is also None if symbols run exactly because a primitive has no rule.
         """
         analysis = self.analysis
         sizes, symbols = analysis.padded_sizes, analysis.symbols
@@ -74,8 +74,8 @@ class Facts:
     def early(self) -> Ladders:
         """By symbol the sizes of calls that `requests` does not have.
 
-        They ran exactly, before their axes were symbols. An Exec that is made from this one keeps
-        the symbols, and has no such graphs: its ladders need these sizes.
+        These calls ran exactly, before their axes were inferred as symbols. An Exec with the
+        advised ladders knows the symbols from the start, so its ladders need these sizes.
         """
         requests = self.requests
         if requests is None or round(requests.counts.sum()) == self.analysis.calls:
@@ -85,7 +85,7 @@ class Facts:
 
     @property
     def learns(self) -> bool:
-        """Whether a symbol has buckets that learn: how many there are is theirs to choose."""
+        """Whether a symbol has an `Adaptive` strategy, which chooses its own number of buckets."""
         given = (given_to(symbol, self.settings.strategies) for symbol in self.analysis.symbols)
         return any(isinstance(strategy, Adaptive) for strategy in given)
 

@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
+from shapeexec._errors import sizes_text
 from shapeexec.execution.analysis._uses import BucketUse, TrafficWindow
 
 _MOST = 30
@@ -34,7 +35,7 @@ def plot_analysis(
     if figure is None:
         figure = plt.figure(figsize=(10, 2.4 + 0.25 * len(uses)), layout="constrained")  # pyright: ignore[reportUnknownMemberType] - other keywords have no type
     left, right = figure.subplots(1, 2)
-    labels = [", ".join(f"{s}={bucket}" for s, bucket in use.buckets.items()) for use in uses]
+    labels = [sizes_text(use.buckets) for use in uses]
     places = range(len(uses))
     left.barh(places, [use.calls for use in uses], color=_CALLS)
     shares = [", ".join(f"{share:.0%}" for share in use.waste.values()) for use in uses]

@@ -1,7 +1,7 @@
-"""What each mask of a graph costs: its seconds beside those of a copy that leaves the mask out.
+"""The cost of the masks of a graph, timed against copies of the graph that lack some masks.
 
-The copies are wrong by design. They run here, on data that is made up, and are dropped: no call
-meets one. What is advised is known to `_of_masks`.
+The copies are wrong by design. They run here only, on made-up data, and are dropped. `_of_masks`
+makes advice of the times.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -28,22 +28,20 @@ LeftOut = Callable[[MaskNote], bool]
 _Arguments = tuple[Any, tuple[Any, ...], list[Any]]
 """The vector of sizes, the constants, and the leaves at capacity."""
 _ROUNDS = 21
-_TURN = 1e-3  # seconds of calls that make one turn, so that the clock's own time is nothing
+_TURN = 1e-3  # seconds of calls per turn, so that the overhead of the clock is negligible
 _MOST = 6  # primitives that are timed one by one
-_UNSAFE = frozenset("while cond pure_callback io_callback debug_callback debug_print".split())
-"""What may never end, do other work, or show itself, on data that is made up."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedMask:
-    """What the masks of one primitive on one line cost in a call.
+    """The cost of the masks of one primitive on one line, per call.
 
     Attributes:
-        note: The first of them.
-        symbols: Those along which they mask.
-        seconds: What a call takes.
-        spared: How much less without them: the median over the rounds, in which both took turns.
-        spared_mostly: What three of four rounds spared at least.
+        note: The first of these masks.
+        symbols: The symbols along which they mask.
+        seconds: The time of a call.
+        spared: The time saved without them: the median over rounds in which both took turns.
+        spared_mostly: The time saved in at least three of four rounds.
     """
 
     note: MaskNote
@@ -54,9 +52,9 @@ class TimedMask:
 
 
 def timed_masks(graph: Graph) -> tuple[TimedMask, ...]:
-    """Time the masks of a graph, the dearest first; none of a graph that cannot be copied."""
+    """Time the masks of a graph, the dearest first; empty if `why_not_timed` has a reason."""
     recipe = graph.outline.recipe
-    if not isinstance(recipe, Recipe) or graph.row.shardings or not _may_run(recipe):
+    if not isinstance(recipe, Recipe) or why_not_timed(graph) is not None:
         return ()
     arguments = _made_up(graph, recipe)
     groups: dict[tuple[str, str | None], list[MaskNote]] = {}
@@ -82,9 +80,19 @@ def _is_of(key: tuple[str, str | None]) -> LeftOut:
     return lambda note: (note.primitive, note.where) == key
 
 
-def _may_run(recipe: Recipe) -> bool:
+def why_not_timed(graph: Graph) -> str | None:
+    """Why the masks of a graph cannot be timed by copies of it; None: they can be."""
+    recipe = graph.outline.recipe
+    if not isinstance(recipe, Recipe):
+        return "the graph is one of a map"
+    if graph.row.shardings:
+        return f"{next(iter(graph.row.shardings))} is committed to its device"
     jaxpr = _compat.opened(recipe.trace.jaxpr)
-    return not jaxpr.effects and not any(eqn.primitive.name in _UNSAFE for eqn in _equations(jaxpr))
+    unsafe = _compat.UNSAFE_ON_MADE_UP_DATA
+    for name in (eqn.primitive.name for eqn in _equations(jaxpr)):
+        if name in unsafe:
+            return f"copies of the graph run on made-up data, on which `{name}` {unsafe[name]}"
+    return "the function has side effects" if jaxpr.effects else None
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
@@ -94,7 +102,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _symbols(recipe: Recipe, note: MaskNote) -> frozenset[str]:
-    """The symbols of calls in the dims behind `along`."""
+    """The symbols of calls in the dims after "along" in a note."""
     dims = note.what.rpartition(" along ")[2].split(", ")
     inner = frozenset[str]().union(*map(_dim.symbols_of, dims))
     return recipe.trace.substitution.symbols(inner)

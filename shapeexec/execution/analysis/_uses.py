@@ -37,16 +37,16 @@ class BucketUse:
 
 @dataclasses.dataclass(frozen=True)
 class TrafficWindow:
-    """Calls that followed each other, or those of one hour of the day.
+    """A run of consecutive calls, or all calls of one hour of the day.
 
     Attributes:
-        began: When the first of them was made, in seconds since 1970.
+        began: The time of the first call, in seconds since 1970.
         calls: How many there are.
         mean: By symbol the mean size.
         waste: By symbol the share of the buckets that was padding, 0 to 1.
         entropy: Of the combinations of sizes, in bits.
-        shift: By symbol how far sizes are from those of all calls: the Wasserstein distance of
-            order 1, divided by the mean size of all calls. 0 is no change.
+        shift: By symbol the distance of its sizes from the sizes of all calls: the Wasserstein
+            distance of order 1, divided by the mean size of all calls. 0 is no change.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))

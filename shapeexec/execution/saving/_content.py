@@ -1,7 +1,7 @@
 """A digest of a traced program that two processes share, and two programs do not.
 
-Every value is encoded with its type and its length, so that no two values have one encoding. What
-is not known here is refused, never printed: two objects may print alike.
+Every value is encoded with its type and its length, so that no two values have the same encoding. A
+value of an unknown type is refused and never encoded as its string, which another value may share.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "SingleDeviceSharding": ("_device", "memory_kind"),
     "UnspecifiedValue": (),
 }
-"""By name of a class of JAX all that tells one of its values from another."""
+"""By name of a class of JAX the fields that identify a value."""
 
 _IGNORED = frozenset(("DebugInfo", "NameStack", "SourceInfo", "Traceback"))
-"""Classes of JAX whose values say where code stands."""
+"""Classes of JAX whose values are source locations."""
 
 _NOT_RUN: Mapping[str, frozenset[str]] = {
     "checkpoint": frozenset(("policy",)),
@@ -67,7 +67,7 @@ _NOT_RUN: Mapping[str, frozenset[str]] = {
 
 
 class UnsaveableError(Exception):
-    """A program holds something that cannot be told from others in another process."""
+    """A program holds a value that another process cannot identify."""
 
 
 def digest(value: Any) -> str:
@@ -84,7 +84,7 @@ def digest_of_program(jaxpr: Any, types: Sequence[Any]) -> str:
 
     Args:
         jaxpr: The program. From jax 0.12 on an open one holds its constants, too.
-        types: What is known of the constants beside their avals.
+        types: The types of the constants.
 
     Raises:
         UnsaveableError: See `digest`.
@@ -102,7 +102,7 @@ class _Encoder:
         self._objects: dict[Any, tuple[Any, bytes]] = {}  # by the ids of fields, likewise
 
     def of(self, value: Any) -> bytes:
-        """The encoding of a value; that of a compound one is a digest behind `#`."""
+        """The encoding of a value; for a compound value `#` and a digest."""
         kind = cast(type[Any], type(value))
         own = _SIMPLE.get(kind)
         if own is not None:
@@ -195,7 +195,7 @@ class _Encoder:
         return [self.of((number, str(value.dtype), value.shape, value.via, str(value)))]
 
     def _function(self, value: Any) -> list[bytes]:
-        """A function of a package that is known, with all that it closes over."""
+        """A function of a trusted package, with its defaults and closure."""
         if not _is_trusted_function(value):
             raise UnsaveableError(f"the function {value.__qualname__}, whose code may change")
         code = getattr(value, "__code__", None)
@@ -224,7 +224,7 @@ class _Encoder:
         return [value.name.encode()]
 
     def _number(self, value: Any) -> list[bytes]:
-        """One of JAX's own numbers, which are Python's with a dtype."""
+        """A number type of JAX: a Python number with a dtype."""
         plain, dtype = value.__pos__(), getattr(value, "dtype", None)
         return [_name_of(cast(Any, type(value))), self.of(plain), self.of(dtype)]
 
@@ -301,7 +301,7 @@ _SIMPLE: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def _joined(kind: str, *parts: bytes) -> bytes:
-    """The digest of parts, each with its length: no two lists of parts are encoded alike."""
+    """The digest of parts, each with its length, so that no two lists have the same encoding."""
     every = (kind.encode(), *parts)
     pieces = (piece for part in every for piece in (len(part).to_bytes(8, "little"), part))
     return b"#" + hashlib.sha256(b"".join(pieces)).digest()
@@ -312,7 +312,7 @@ def _is_trusted(module: str) -> bool:
 
 
 def _is_trusted_function(value: Any) -> bool:
-    """Whether all code of a function is of packages that are known.
+    """Whether all code of a function is of trusted packages.
 
     `functools.wraps` gives a user's function the name and the module of another one, but not the
     globals.
@@ -340,7 +340,7 @@ def _check_primitive(primitive: Any) -> None:
     """Check that a primitive and its rules are JAX's, or the library's own.
 
     Raises:
-        UnsaveableError: They are somebody else's, whose code may change.
+        UnsaveableError: They are from other packages, whose code may change.
     """
     name = primitive.name
     if name in _compat.CALLBACKS:

@@ -1,8 +1,8 @@
 """Programs before XLA compiles them, by `jax.export`: for a machine that no executable fits.
 
-XLA compiles such a program anew; masks and lowering are spared. Only `save(portable=True)` writes
-them. Their format is FlatBuffers, which hold no code of Python, but a program is code by itself:
-they are read with trust alone, as executables are.
+XLA compiles such a program again; masking and lowering are skipped. Only `save(portable=True)`
+writes them. Their format is FlatBuffers, which hold no Python code, but a program is code by
+itself: they are read only if trusted, as executables are.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from shapeexec.execution._permission import permitted
 from shapeexec.shape import _trees
 
 _KERNELS = (b"mosaic_gpu", b"tpu_custom_call")
-"""Calls of Pallas kernels that JAX exports; those by Triton it refuses itself."""
+"""Calls of Pallas kernels that JAX exports; JAX refuses Triton kernels itself."""
 
 
 class NotExportedError(Exception):
@@ -28,10 +28,10 @@ class NotExportedError(Exception):
 
 
 def check_may_export() -> None:
-    """Check that the package is there that JAX writes exported programs with.
+    """Check that `flatbuffers` is installed, with which JAX writes exported programs.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not installed.
     """
     if importlib.util.find_spec("flatbuffers") is None:
         raise ConfigError(
@@ -77,20 +77,20 @@ def exported(graph: Graph) -> bytes:
 
 
 def imported(payload: bytes, outline: Outline, *, began: float) -> Prepared:
-    """A program that `exported` gave, in the place of the masked function.
+    """A program that `exported` wrote, as the masked function of an outline.
 
     Args:
         payload: The bytes.
-        outline: What it was made from.
-        began: When they began to be read, by `time.perf_counter`, in seconds.
+        outline: The inputs from which it was made.
+        began: When reading began, by `time.perf_counter`, in seconds.
 
     Raises:
-        Exception: It is no program for these arguments, platform and versions; of any kind.
+        Exception: It does not fit these arguments, platform or versions; of any kind.
     """
     program = jax.export.deserialize(bytearray(payload))
     tree = outline.recipe.result_tree
     if len(program.out_avals) != tree.num_leaves:
-        raise ValueError("the program returns another number of arrays")  # `_saved` tells it
+        raise ValueError("the program returns another number of arrays")  # `_saved` warns
 
     def body(*arguments: Any) -> Any:
         return _trees.unflatten(tree, _compat.call_exported(program, _trees.leaves(arguments)))

@@ -1,9 +1,9 @@
 """Files of a directory of saved graphs: written whole or not at all, read with suspicion.
 
 A graph is two files under its fingerprint: `.graph`, the program as JAX serializes it, and `.json`,
-which tells what it was made for, and the length and the digest of the program. A third one,
-`.exported`, is the program before XLA compiled it, if that was asked for. So two processes that
-save at once write different files, or the same one. Here nothing is unpickled or run.
+with the parts of its fingerprint, and the length and digest of the program. A third one,
+`.exported`, is the program before XLA compiled it, if `portable=True`. So two processes that save
+at once write different files, or equal ones. Nothing is unpickled or run here.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class DamagedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A saved graph, as its JSON tells.
+    """A saved graph: the content of its JSON file.
 
     Attributes:
         fingerprint: Its name.
@@ -70,10 +70,10 @@ def entry_of(payloads: Mapping[str, bytes], **fields: Any) -> Entry:
 
 
 def write_graph(directory: Path, entry: Entry, *, payloads: Mapping[str, bytes]) -> None:
-    """Write a graph; its JSON last, without which it is not there.
+    """Write a graph; its JSON last, because a graph without JSON is ignored.
 
-    XLA does not write the same bytes twice. So the files may come from two processes that save one
-    graph at once, and whoever writes last has to see that they fit.
+    XLA does not write the same bytes twice. If two processes save one graph at once, its files may
+    come from both, so each process checks at the end that they belong together.
 
     Raises:
         OSError: It cannot be written; what was there stays.
@@ -127,7 +127,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """What `write_json` wrote.
 
     Raises:
-        DamagedError: It did not write that.
+        DamagedError: `write_json` did not write that.
         OSError: It cannot be read.
     """
     with path.open("rb") as file:
@@ -150,7 +150,7 @@ def read_entry(path: Path) -> Entry:
         path: Its JSON file.
 
     Raises:
-        DamagedError: It is none.
+        DamagedError: The file is not an entry.
         OSError: It cannot be read.
     """
     content = read_json(path)
@@ -173,7 +173,7 @@ def read_graph(directory: Path, entry: Entry, *, suffix: str = COMPILED) -> byte
         suffix: Which of its files.
 
     Raises:
-        DamagedError: It is another one.
+        DamagedError: The file has other content.
         OSError: It cannot be read.
     """
     path, (length, sha256) = directory / f"{entry.fingerprint}{suffix}", entry.files[suffix]
@@ -185,7 +185,7 @@ def read_graph(directory: Path, entry: Entry, *, suffix: str = COMPILED) -> byte
 
 
 def read_entries(directory: Path) -> tuple[dict[str, Entry], list[str]]:
-    """The entries by fingerprint, and why others cannot be read."""
+    """The entries by fingerprint, and the reasons why other files cannot be read."""
     entries: dict[str, Entry] = {}
     reasons: list[str] = []
     for path in sorted(directory.glob("*.json")):
@@ -202,7 +202,7 @@ def checked(directory: Any, *, is_made: bool) -> Path:
     """The absolute path of a directory; made if it is missing and may be.
 
     Raises:
-        ConfigError: It is no directory, or cannot be made.
+        ConfigError: It is not a directory, or cannot be made.
     """
     try:
         path = Path(directory)
@@ -221,7 +221,7 @@ def checked(directory: Any, *, is_made: bool) -> Path:
 
 
 def unusable(directory: Any, error: Exception) -> ConfigError:
-    """What to tell of a directory that cannot be read or written."""
+    """The error for a directory that cannot be read or written."""
     return ConfigError(
         f"directory={str(directory)!r} cannot be used.",
         option="directory",
@@ -262,7 +262,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "devices": lambda value: isinstance(value, list) and all(map(_is_size, cast(Any, value))),
     "row": lambda value: isinstance(value, dict),
 }
-"""By field of `Entry` what its value in JSON has to be: somebody else may have written the file."""
+"""By field of `Entry` a check of its JSON value: another program may have written the file."""
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:
@@ -287,7 +287,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Have the names of a directory on the disk, where the system can."""
+    """Write the names of a directory to the disk, if the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""What names a saved graph: a digest of everything that decides which program XLA makes.
+"""The name of a saved graph: a digest of everything that determines the program XLA makes.
 
-It is found before any mask is put in: masks follow from the trace and the buckets. `_content`
-encodes traces; here stands what else belongs to a graph.
+It is computed before any mask is put in, because masks follow from the trace and the buckets.
+`_content` encodes traces; this module adds the rest.
 """
 
 import dataclasses
@@ -39,27 +39,27 @@ _OF_XLA: Mapping[str, frozenset[str]] = {
 }
 """The parts that change what XLA makes of a program, and not the program.
 
-The version of jaxlib is one: a version of JAX takes those alone that read what it exports. The
-version of JAX is none, for functions of JAX count by name in the digest of a trace.
+The version of jaxlib is among them, because a version of JAX accepts only those that read what it
+exports. The version of JAX is not, because the digest of a trace has functions of JAX by name.
 """
 
 
 def parts_of(
     outline: Outline, options: Mapping[str, Any], *, constraints: tuple[Any, ...]
 ) -> Parts:
-    """All that decides which program XLA makes, by name: whoever compares says what differs.
+    """Everything that determines the program XLA makes, by name, so that differences can be named.
 
     Args:
         outline: What the graph is made from.
         options: XLA's options.
-        constraints: What the user has promised of the sizes; a trace may rely on it.
+        constraints: The constraints on the sizes; a trace may rely on them.
 
     Raises:
-        UnsaveableError: Part of it cannot be told from others in another process.
+        UnsaveableError: A part cannot be identified in another process.
     """
     context = _compat.named_settings(outline.config)
     settings = {
-        name: _told(held)
+        name: _setting_text(held)
         for name, held in context.items()
         if name not in _NOT_SET and not _compat.is_as_unregistered(name, held)
     }
@@ -77,8 +77,8 @@ def parts_of(
     }
 
 
-def _told(setting: Any) -> str:
-    """A setting of JAX as text that a warning can show, where no two have one text."""
+def _setting_text(setting: Any) -> str:
+    """A setting of JAX as a unique text, readable if a warning can show it."""
     return repr(setting) if isinstance(setting, _SHOWN) else digest(setting)
 
 
@@ -88,7 +88,7 @@ def fingerprint(parts: Parts) -> str:
 
 
 def exported_name(parts: Parts) -> str:
-    """What names a graph before XLA compiles it: all parts that decide on its program."""
+    """The name of a graph before XLA compiles it: the parts that determine its program."""
     return fingerprint(
         {
             group: {
@@ -101,13 +101,13 @@ def exported_name(parts: Parts) -> str:
 
 @WeakTable
 def _function(trace: Trace) -> str:
-    """The digest of a traced function, which is made once for all its buckets."""
+    """The digest of a traced function, computed once for all its buckets."""
     # The arrays that it closes over are arguments of the graph.
     return digest_of_program(trace.jaxpr.jaxpr, [array_type(x) for x in trace.jaxpr.consts])
 
 
 def _guards(trace: Trace) -> str:
-    """The digest of what a trace takes for granted of the sizes."""
+    """The digest of the assumptions of a trace about the sizes."""
     replaced = (trace.substitution.inner, trace.substitution.outer)
     dims = [{name: dim.text for name, dim in each.items()} for each in replaced]
     guards = [(str(guard), bool(getattr(guard, "splits", False))) for guard in trace.guards]
@@ -115,7 +115,7 @@ def _guards(trace: Trace) -> str:
 
 
 def array_type(array: Any) -> tuple[Any, ...]:
-    """What a graph knows of an array: all but its values."""
+    """The type of an array: everything but its values."""
     aval = jax.typeof(array)
     weak = bool(getattr(aval, "weak_type", False))
     return aval.shape, aval.dtype, weak, _compat.committed_sharding(array)
@@ -129,7 +129,7 @@ def _arguments(outline: Outline) -> str:
 
 
 def _recipe(recipe: Any) -> dict[str, str]:
-    """What a recipe says beside its trace: each field counts."""
+    """The digests of all fields of a recipe, except its trace."""
     own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     del own["trace"], own["trace_seconds"]
     own["kind"] = type(recipe).__name__
@@ -173,7 +173,7 @@ def _sources() -> str:
 
 
 def _processor() -> str:
-    """What code for a CPU is made for: its model, and its instructions."""
+    """A digest of the CPU that code is compiled for: its model and its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:  # no Linux

@@ -1,6 +1,6 @@
 """An Exec from a directory that another process has saved.
 
-Which saved graph a call may run in is known to `_saved`.
+`_saved` finds the saved graph of a call.
 """
 
 import warnings
@@ -79,19 +79,20 @@ def load(
     _warn_of_others({name: (saved[name], own[name]) for name in saved if saved[name] != own[name]})
     entries, reasons = _files.read_entries(path) if trusted else ({}, [])
     constraints = runner.settings.constraints
-    runner.store.saved = Saved(path, entries, constraints=constraints, reasons=reasons, sizes=sizes)
+    loaded = Saved(path, entries, constraints=constraints, reasons=reasons, sizes=sizes)
+    runner.store.making.use_saved(loaded)
     return ex
 
 
 def _manifest(
     directory: Path,
 ) -> tuple[Mapping[str, str | None], tuple[Inferred, ...], list[dict[str, int]]]:
-    """The options, what was inferred, and the buckets of each graph.
+    """The options, the inferred specs, and the buckets of each graph.
 
     There are none, with a warning, if it is damaged.
 
     Raises:
-        ConfigError: It is not there, or cannot be read.
+        ConfigError: The file is missing, or cannot be read.
     """
     try:
         content: Any = _files.read_json(directory / _files.MANIFEST)
@@ -108,9 +109,9 @@ def _manifest(
         raise _files.unusable(directory, error) from error
     except (DamagedError, ValueError, TypeError, KeyError, AttributeError) as error:
         is_known = isinstance(error, DamagedError)
-        told = str(error) if is_known else f"{_files.MANIFEST} is of another format"
+        reason = str(error) if is_known else f"{_files.MANIFEST} is of another format"
         warnings.warn(
-            f"shapeexec: saved options cannot be read: {told}\n"
+            f"shapeexec: saved options cannot be read: {reason}\n"
             f"  Where: {directory}\n"
             "  Fix:   pass the options to load(); save() writes them again",
             RuntimeWarning,
@@ -121,10 +122,11 @@ def _manifest(
 
 def _warn_of_others(others: Mapping[str, tuple[str | None, str | None]]) -> None:
     """Warn of options that are given and differ from those that were saved."""
-    told = [f"{name} was {old}, is {new}" for name, (old, new) in others.items() if old is not None]
-    if told:
+    given = {name: pair for name, pair in others.items() if pair[0] is not None}
+    texts = [f"{name} was {old}, is {new}" for name, (old, new) in given.items()]
+    if texts:
         warnings.warn(
-            f"shapeexec: options differ from the saved ones: {'; '.join(told)}\n"
+            f"shapeexec: options differ from the saved ones: {'; '.join(texts)}\n"
             "  Fix:   leave them out to use the saved ones",
             RuntimeWarning,
             stacklevel=3,

@@ -1,6 +1,6 @@
-"""Writing the graphs of an Exec, and what made them, into a directory.
+"""Writing the graphs and options of an Exec into a directory.
 
-How files are written is known to `_files`.
+`_files` writes the files.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def save(directory: Any, settings: Settings, *, store: Store, portable: bool) ->
     path = _files.checked(directory, is_made=True)
     reasons: list[str] = []
     not_exported: list[str] = []
-    refused = frozenset[str]() if store.saved is None else store.saved.refused
+    refused = frozenset[str]() if store.making.saved is None else store.making.saved.refused
     count = 0
     for graph in store.graphs():
         try:
@@ -77,17 +77,17 @@ class _NotSavedError(Exception):
 def _save_graph(
     directory: Path, graph: Graph, *, settings: Settings, refused: Container[str], portable: bool
 ) -> str | None:
-    """Write one graph, unless it is there.
+    """Write one graph, unless its files exist.
 
     Args:
         directory: Where.
         graph: The graph.
-        settings: Those of its Exec.
-        refused: The names of graphs whose files are whole and cannot be run.
+        settings: The settings of its Exec.
+        refused: The names of graphs whose files are intact but cannot be run.
         portable: See `Exec.save`.
 
     Returns:
-        Why its program is not written for other machines, if that was asked for.
+        Why its program is not written for other machines, if `portable`; None: it is written.
 
     Raises:
         _NotSavedError: It cannot be saved.
@@ -126,7 +126,7 @@ def _exported(graph: Graph) -> bytes:
     """The program of a graph before XLA compiles it.
 
     Raises:
-        NotExportedError: There is none.
+        NotExportedError: It has no exported program.
     """
     if not isinstance(graph, LoadedGraph):
         return exported(graph)

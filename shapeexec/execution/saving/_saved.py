@@ -1,7 +1,7 @@
 """Saved graphs: which one a call can run in, and how it is loaded.
 
-`_files` reads them, and `_fingerprint` says which fits. What does not fit is made anew, with one
-warning that says why.
+`_files` reads them, and `_fingerprint` says which fits. If none fits the graph is compiled again,
+with one warning that says why.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class LoadedGraph(Graph):
     """A graph that was saved by another process.
 
     Attributes:
-        entry: What its file tells.
+        entry: The content of its JSON file.
         saved: The directory.
     """
 
@@ -53,34 +53,34 @@ class LoadedGraph(Graph):
         """See `Graph.__call__`."""
         try:
             return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
-        except TypeError as error:  # another tree, or no arrays: never from the program itself
+        except TypeError as error:  # another tree, or no arrays; never from the program
             raise SignatureChanged from error
 
 
 def is_given_up(graph: Graph, error: Exception, *, drop: Callable[[Key], object]) -> bool:
-    """Whether a call whose graph failed may make it anew: it was loaded, and has never run.
+    """Whether a call may compile its failed graph again: it was loaded, and has never run.
 
     Args:
-        graph: The graph; if it was loaded, and has never run, it is forgotten, with a warning.
-        error: What it raised.
+        graph: The graph. If it was loaded and has never run, it is dropped, with a warning.
+        error: The error of the run.
         drop: Forgets the graph of a key.
     """
     if not isinstance(graph, LoadedGraph) or graph.tally.used is not None:
         return False
     drop(graph.row.key)
     graph.saved.drop(graph.entry, error)
-    return not graph.outline.donated  # else arguments may be gone
+    return not graph.outline.donated  # donated arguments may be gone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A saved graph that fits a call, not loaded yet; stands for the masks that it spares.
+    """A saved graph that fits a call and is not loaded yet; the store keeps it like a `Prepared`.
 
     Attributes:
-        outline: What the graph would be made from.
-        entry: What its file tells.
+        outline: The inputs from which the graph would be made.
+        entry: The content of its JSON file.
         saved: The directory.
-        is_compiled: Whether it was compiled for this machine; else XLA has to.
+        is_compiled: Whether it is compiled for this machine; else XLA has to compile it.
     """
 
     outline: Outline
@@ -91,11 +91,11 @@ class Found:
     device_bytes = 0  # so that a `GraphCache` keeps it
 
     def graph(self, row: GraphRow, *, meanwhile: Meanwhile = None) -> LoadedGraph | None:
-        """The graph; None: it is none for this machine, or with a warning its file is no good.
+        """The graph; None: it is not compiled for this machine, or its file is damaged (a warning).
 
         Args:
-            row: What names it.
-            meanwhile: What this thread does while another one loads.
+            row: The row of the graph, without bytes and seconds.
+            meanwhile: Work for this thread while another one loads.
 
         Raises:
             ConfigError: This process was forked.
@@ -135,7 +135,7 @@ class Found:
         Raises:
             UnsupportedPrimitiveError: A primitive cannot be made exact.
         """
-        if self.is_compiled:  # its file was no good
+        if self.is_compiled:  # its file was damaged
             return prepare(self.outline)
         began = time.perf_counter()
         try:
@@ -149,7 +149,7 @@ class Found:
         return prepare(self.outline)
 
     def anew(self, error: Exception) -> Prepared:
-        """The graph from the trace, with a warning, because its file is no good.
+        """The graph from the trace, with a warning, because its file is damaged.
 
         Raises:
             UnsupportedPrimitiveError: A primitive cannot be made exact.
@@ -159,15 +159,15 @@ class Found:
 
 
 def load_program(payload: bytes, outline: Outline, *, devices: Sequence[int]) -> tuple[Any, Any]:
-    """A compiled program, and what calls it.
+    """A compiled program, and the function that calls it.
 
     Args:
         payload: The bytes. **They are unpickled.**
-        outline: What it was made from.
+        outline: The inputs from which it was made.
         devices: The ids of its devices.
 
     Raises:
-        Exception: It is no program for these devices and arguments; of any kind.
+        Exception: The bytes are not a program for these devices and arguments; of any kind.
     """
     trees = (_trees.structure((outline.arguments, {})), outline.recipe.result_tree)
     client = device_of(outline).client
@@ -177,20 +177,20 @@ def load_program(payload: bytes, outline: Outline, *, devices: Sequence[int]) ->
 
 
 class _Calls:
-    """Lets those calls through that a loaded program was made for.
+    """Checks that a loaded program is only called with signatures that were planned for it.
 
-    A graph that is made has JAX's trace to see to that. A loaded one has none: calls of a signature
-    that JAX's fast path has not met come here, and of programs that return typed keys all do.
+    For a compiled graph JAX's trace checks that. A loaded one has no trace: calls with a signature
+    that JAX's fast path has not seen come here, and all calls of programs that return typed keys.
     """
 
     def __init__(self) -> None:
         self._met: set[Any] = set()
 
     def __call__(self, args: Sequence[Any]) -> None:
-        """Let a call through.
+        """Check a call; a permitted one adds its signature.
 
         Raises:
-            SignatureChanged: It has another signature than those that were planned.
+            SignatureChanged: The signature was not planned for this program.
         """
         signature = (_compat.config_fingerprint(), *map(array_type, args))
         if is_permitted():
@@ -220,12 +220,12 @@ class Saved:
     Args:
         directory: The directory.
         entries: Its graphs, by fingerprint.
-        constraints: What the user has promised of the sizes.
-        reasons: What could not be read.
+        constraints: The constraints on the sizes.
+        reasons: Why some entries could not be read.
         sizes: The buckets of each graph of calls, for a warm-up.
 
     Attributes:
-        refused: The fingerprints of graphs that could not be loaded or run: to be written anew.
+        refused: The fingerprints of graphs that could not be loaded or run; `save` rewrites them.
     """
 
     def __init__(
@@ -250,10 +250,10 @@ class Saved:
         self.refused: set[str] = set()
 
     def find(self, outline: Outline, options: Mapping[str, Any]) -> Found | None:
-        """The saved graph of an outline, if there is one; else one warning says why, if known.
+        """The saved graph of an outline; None, with one warning that says why if that is known.
 
         Args:
-            outline: What the graph would be made from.
+            outline: The inputs from which the graph would be made.
             options: XLA's options.
         """
         if not self._entries and not self._reasons:
@@ -270,34 +270,34 @@ class Saved:
             return Found(outline, shared[0], self, is_compiled=False)
         compared = [differs(entry.parts, parts) for entry in list(self._entries.values())]
         differences = [found for found in compared if found]
-        self._tell(min(differences, key=len) if differences else ())
+        self._warn(min(differences, key=len) if differences else ())
         return None
 
     def exported_like(self, parts: Parts) -> Sequence[Entry]:
-        """The graphs whose exported program is that of a graph with these parts."""
+        """The saved graphs with the same exported program as a graph with these parts."""
         return self._exported.get(exported_name(parts), ()) if self._exported else ()
 
     def drop(self, entry: Entry, error: Exception) -> None:
-        """Forget a graph that cannot be loaded, and tell why."""
+        """Forget a graph that cannot be loaded, with a warning that says why."""
         with self._lock:
             self._entries.pop(entry.fingerprint, None)
             others = tuple(own for own in self.exported_like(entry.parts) if own is not entry)
             self._exported[exported_name(entry.parts)] = others
             self.refused.add(entry.fingerprint)
         is_known = isinstance(error, DamagedError | OSError)
-        told = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"
-        self._tell([told])
+        reason = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"
+        self._warn([reason])
 
-    def _tell(self, reasons: Sequence[str]) -> None:
-        """Warn, once, of all that does not fit so far."""
+    def _warn(self, reasons: Sequence[str]) -> None:
+        """Warn once, with all reasons so far."""
         with self._lock:
             self._reasons += [reason for reason in reasons if reason not in self._reasons]
             if self._has_warned or not self._reasons:
                 return
             self._has_warned = True
-            told = first_of(self._reasons)
+            shown = first_of(self._reasons)
         warnings.warn(
-            f"shapeexec: saved graphs do not fit, and are compiled again: {told}\n"
+            f"shapeexec: saved graphs do not fit, and are compiled again: {shown}\n"
             f"  Where: {self.directory}\n"
             "  Fix:   save() writes the new graphs; the old files may be deleted",
             RuntimeWarning,
@@ -308,18 +308,18 @@ class Saved:
 _ALIKE = ("constraints", "poison", "masking")
 """Settings that each graph of an Exec has in common."""
 
-_TELLING: Mapping[str, str] = {
+_CHANGES: Mapping[str, str] = {
     "constraints": "other constraints",
     "function": "another function",
     "numbers": "another function",
     "options": "other options of XLA",
     "poison": "other poison",
 }
-"""The parts of a graph that change where code or options do; in others it is another graph."""
+"""Parts that differ after changes of code or options; another part means another graph."""
 
 
 def differs(saved: Parts, wanted: Parts) -> list[str]:
-    """What of a saved graph differs from what is wanted; empty if it is another graph."""
+    """The differences of a saved graph from the wanted one; empty if it is another graph."""
     found: list[str] = []
     for group in wanted:
         old, new = saved.get(group, {}), wanted[group]
@@ -327,9 +327,9 @@ def differs(saved: Parts, wanted: Parts) -> list[str]:
             if old.get(name) == new.get(name):
                 continue
             if group == "graph":
-                if name not in _TELLING:
+                if name not in _CHANGES:
                     return []
-                found.append(_TELLING[name])
+                found.append(_CHANGES[name])
             else:
                 values = (old.get(name, "not set"), new.get(name, "not set"))
                 found.append(f"{name} was {values[0] or 'empty'}, is {values[1] or 'empty'}")

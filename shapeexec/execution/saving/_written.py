@@ -1,7 +1,7 @@
 """The options of an Exec as text, and read from text without running any of it.
 
-The text is Python as users write it: `sx.Linear(32, maximum=128)`. What is read are constants,
-tuples, lists, dicts and calls of the classes in `_KINDS`, and nothing else.
+The text is Python as users write it: `sx.Linear(32, maximum=128)`. Only constants, tuples, lists,
+dicts and calls of the classes in `_KINDS` are read.
 """
 
 import ast
@@ -31,7 +31,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     "Pow2": bucketing.Pow2,
 }
 _LONGEST = 1_000_000
-"""Of a string that is read, in characters."""
+"""The longest text that is read, in characters."""
 
 _NAMES: Mapping[str, str] = {"strategies": "buckets"}
 _PLAIN = (
@@ -59,7 +59,7 @@ OPTIONS = frozenset(
 
 
 def written(settings: Settings, limits: CacheLimits) -> dict[str, str | None]:
-    """Per option of `Exec` its text; None: it is no data, and has to be given at each load."""
+    """Per option of `Exec` its text; None: it is not data, and has to be given at each load."""
     values = {_NAMES.get(name, name): getattr(settings, name) for name in _PLAIN}
     values["constraints"] = tuple(map(str, settings.constraints))
     texts: dict[str, str | None] = {name: _text(value) for name, value in values.items()}
@@ -76,7 +76,7 @@ def _call(name: str, **fields: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """The source of a value, if it reads as an equal one of the same types."""
+    """The source of a value; None if reading it gives another value or other types."""
     source = code(value)
     if source is None:
         return None
@@ -88,7 +88,7 @@ def _text(value: Any) -> str | None:
 
 
 def _types(value: Any) -> Any:
-    """The types of a value and of all that it holds: a namedtuple equals a tuple."""
+    """The types of a value and its items, because a namedtuple equals a tuple."""
     held: Sequence[Any] = ()
     if is_mapping(value):
         held = [*value, *value.values()]
@@ -101,14 +101,14 @@ def read(source: str) -> Any:
     """The value of a string that `written` gave.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not from `written`.
     """
     if len(source) > _LONGEST:
-        raise ValueError("the text is too long")  # `_load` tells it, as all of these
+        raise ValueError("the text is too long")  # `_load` turns it into a warning
     try:
         return _value(parsed(source))
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"{source[:80]!r} is no option") from error  # likewise
+        raise ValueError(f"{source[:80]!r} is not an option") from error  # `_load` warns
 
 
 def _value(node: ast.expr) -> Any:
@@ -127,4 +127,4 @@ def _value(node: ast.expr) -> Any:
             own = {str(keyword.arg): _value(keyword.value) for keyword in named}
             return _KINDS[name](*map(_value, args), **own)
         case _:
-            raise ValueError(f"{ast.unparse(node)[:80]!r} is no option")  # likewise
+            raise ValueError(f"{ast.unparse(node)[:80]!r} is not an option")  # `_load` warns

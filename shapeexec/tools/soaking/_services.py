@@ -194,7 +194,7 @@ class Service:
 
     def _serve(self, run: Exec) -> None:
         """Inject faults into an `Exec`, count its calls, and call it from now on."""
-        runner_of(run).store.compiler = self.faults.compile
+        runner_of(run).store.making.compile_with(self.faults.compile)
         run.on_event(lambda event: self.count("events") if event.kind == "call" else None)
         run.on_event(self.faults.called_back)
         registry = _registry(run)

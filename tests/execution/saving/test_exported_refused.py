@@ -192,7 +192,7 @@ def test_without_flatbuffers_it_is_an_error(tmp_path, monkeypatch):
     assert run.save(tmp_path / "new") == 1
 
 
-def test_a_program_that_xla_refuses_is_made_anew(tmp_path, on_another, monkeypatch):
+def test_a_program_that_xla_refuses_is_made_anew(tmp_path, on_another):
     exported(tmp_path)
     on_another()
     run = sx.load(tmp_path, attend, trusted=True)
@@ -202,7 +202,7 @@ def test_a_program_that_xla_refuses_is_made_anew(tmp_path, on_another, monkeypat
             raise jax.errors.JaxRuntimeError("INTERNAL: no such custom call")
         return compile_graph(made, row, **options)
 
-    monkeypatch.setattr(run._runner.store, "compiler", refusing)
+    run._runner.store.making.compile_with(refusing)
     with told() as texts:
         assert_close(run(W, X), attend(W, X))
     assert (run.stats.exports, run.stats.compiles) == (0, 1)

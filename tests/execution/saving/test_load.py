@@ -257,7 +257,7 @@ def test_a_warm_up_plans_each_graph_that_was_saved_once(tmp_path, monkeypatch):
         lambda *args, sizes: planned.append(sizes) or at_sizes(*args, sizes=sizes),
     )
     run.warmup(W, X)
-    assert len(planned) == len(runner_of(run).store.saved.sizes) == 3
+    assert len(planned) == len(runner_of(run).store.making.saved.sizes) == 3
 
 
 @pytest.mark.parametrize("options", [{"missing": "larger"}, {"missing": "error"}])
