@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 
 import jax.numpy as jnp
@@ -188,11 +189,6 @@ def test_a_dry_run_keeps_nothing(file, times, capsys):
         ({"minutes": 0}, "minutes=0 is no number above 0", "minutes=8"),
         ({"file": "/proc/no/tuning.json"}, "the file /proc/no/tuning.json cannot be", "file="),
         (
-            {"file": "/dev/null"},
-            "/dev/null cannot be written: [Errno 22] it is no regular file",
-            "file=",
-        ),
-        (
             {"keep": False, "shapes": ["1x4x1x1x8"], "masks": ["documents"]},
             "at length 4",
             "8 or more",
@@ -203,6 +199,14 @@ def test_what_it_does_not_know_it_says(given, what, fix):
     with refused(sx.ConfigError, what, fix) as caught:
         tuned(**given)
     assert caught.value.option == list(given)[-1]
+
+
+def test_a_file_that_is_no_regular_one_is_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)  # and not /dev/null: without the check it would be gone
+    with refused(sx.ConfigError, "cannot be written: [Errno 22] it is no regular", "file="):
+        tuned(file=path)
+    assert path.is_fifo()
 
 
 def test_without_a_place_for_the_file_it_says_so(monkeypatch):
