@@ -135,6 +135,9 @@ def of_format(rows):
         (of_format([ROW | {"place": PLACE | {"most_keys": "1"}}]), "most_keys is '1'"),
         (of_format([ROW | {"place": PLACE, "tiling": {"tile": [1]}}]), "not enough values"),
         (of_format([ROW | {"place": PLACE | {"more": 1}}]), "it holds something else"),
+        (of_format([ROW | {"place": PLACE, "gain": 10**400}]), "it holds something else"),
+        (of_format([ROW | {"place": PLACE, "tiling": {"tile": [1e999, 64]}}]), "tile is [inf, 64]"),
+        (of_format([ROW | {"place": PLACE, "tiling": {"tile": [64.5, 64]}}]), "tile is [64.5, 64]"),
         (None, "Is a directory"),
     ],
 )
@@ -149,6 +152,34 @@ def test_a_damaged_file_is_told_once_and_costs_speed_alone(file, text, told):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lowered() == plain
+
+
+def test_a_name_that_no_file_can_have_costs_speed_alone(monkeypatch, tmp_path):
+    plain = lowered()
+    monkeypatch.setenv(_kept.VARIABLE, str(tmp_path / ("a" * 300)))
+    with pytest.warns(RuntimeWarning, match="cannot be read: .*too long"):
+        assert lowered() == plain
+
+
+def test_a_kept_file_is_for_all_whom_the_folder_is_for(file):
+    kept(file, KeptRow(HERE, SMALL, 1.2))
+    plain = file.with_name("plain")
+    plain.touch()
+    assert file.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(file, monkeypatch):
+    kept(file, KeptRow(HERE, SMALL, 1.2))
+    before = file.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_kept.Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        kept(file, KeptRow(HERE, Tiling((64, 128)), 1.2))
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_text() == before
 
 
 def test_a_new_measurement_replaces_the_one_of_its_place_and_no_other(file):

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from shapeexec.__main__ import main
-from shapeexec.tools.benchmark.attention import _launches, _traffic
+from shapeexec.tools.benchmark.attention import _compiling, _launches, _traffic
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import (
@@ -46,6 +46,22 @@ def test_what_can_run_here_is_lowered_and_compiled(passes, stage, compiling):
     assert mine["value"] > 0
     assert mine["compared"] == theirs["value"] > 0
     assert mine["meaning"] == "of jax_nn_xla"
+
+
+def test_the_dtype_that_is_lowered_is_told_and_who_compiles_elsewhere_too():
+    names = {one.name: one for one in contestants()}
+    elsewhere = SimpleNamespace(name="flex_attention")
+    plan = SimpleNamespace(
+        shapes=[shape_of("1x128x2x1x16:float16")],
+        patterns=[pattern_of("causal")],
+        contestants=[names["cudnn"], elsewhere],
+    )
+    first, *others = _compiling.compile_times(plan, ())
+    assert (first.case, first.value) == ("flex_attention", None)
+    assert first.meaning == "its workers compile it; rows tell how long"
+    assert [one.meaning for one in others] == [
+        "lowered only, for a Hopper in float16: none is here"
+    ] * 2
 
 
 @pytest.mark.parametrize("passes", ["forward", "both"])
@@ -96,6 +112,16 @@ def test_a_model_that_is_wrong_is_no_figure(monkeypatch):
         list(_launches.launches(None, ()))
 
 
+def test_a_model_that_no_rival_runs_is_told(monkeypatch):
+    def refuse(*_, **options):
+        raise ValueError("no")
+
+    monkeypatch.setattr(_launches.jax.nn, "dot_product_attention", refuse)
+    found = list(_launches.launches(None, ()))
+    assert [(one.compared, one.meaning) for one in found] == [(None, "jax.nn cannot run it")] * 2
+    assert all(one.value > 0 for one in found)
+
+
 def test_kernels_are_counted_where_the_device_tells_them(monkeypatch):
     told = ((("a", 1.0), ("b", 2.0)), (("a", 1.0),))
     timings = iter([_launches.Timing(2.0, 1.5, one) for one in told])
@@ -120,10 +146,21 @@ TILE = 128 * 64 * 2  # bytes
         ("full", "forward", 2 * (4 * 2 + 2 * 2) * 4 * TILE),
         ("causal", "forward", 2 * (4 * 2 + 2 * 2) * 4 * TILE),
         ("full", "both", 2 * (4 * 4 + 2 * 4) * 4 * TILE),
+        ("elements50", "forward", 2 * (4 * 2 + 2 * 2) * 4 * TILE + 512**2),
     ],
 )
 def test_the_least_possible_is_each_array_once(mask, passes, least):
     assert _traffic.least_bytes(cell(mask, passes)) == least
+
+
+@pytest.mark.parametrize("length", [1, 130, 300])
+def test_the_least_possible_has_no_padding(length):
+    sizes = f"1x{length}x1x1x64:bfloat16"
+    row = 64 * 2  # bytes
+    assert _traffic.least_bytes(cell("full", "forward", sizes)) == 4 * length * row
+    assert _traffic.least_bytes(cell("full", "both", sizes)) == 8 * length * row
+    with_mask = _traffic.least_bytes(cell("elements50", "forward", sizes))
+    assert with_mask == 4 * length * row + (length**2 if length > 1 else 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`tune` keeps what gains over 3 percent and is right, and says why it keeps nothing else."""
 
+import contextlib
 import json
+import os
 import re
 
 import jax.numpy as jnp
@@ -93,7 +95,55 @@ def test_a_wrong_result_is_told_and_not_kept(file, times, monkeypatch):
     report = tuned()
     assert report.has_failed
     assert all(re.match("WRONG: out is off by", row.reason) for row in report.rows)
-    assert not file.exists()
+    assert _tuning.tuning("cpu").rows == ()
+
+
+def test_what_was_kept_where_a_result_is_wrong_now_is_dropped(file, times, monkeypatch):
+    times({SMALL: [1.0]})
+    tuned()
+    assert len(_tuning.tuning("cpu").rows) == 2
+    monkeypatch.setattr(_trial, "slices", lambda shape, results: {"out": jnp.zeros(1)})
+    tuned()
+    assert _tuning.tuning("cpu").rows == ()
+
+
+def test_a_program_that_fails_is_told_and_ends_nothing(file, times, monkeypatch):
+    times({SMALL: [1.0]})
+    programs = _trial._programs
+
+    def failing(contestant, asked, *, tiling):
+        if tiling == WIDE and not asked[0].place.is_backward:
+            raise RuntimeError("RESOURCE_EXHAUSTED:\nno memory")
+        return programs(contestant, asked, tiling=tiling)
+
+    monkeypatch.setattr(_trial, "_programs", failing)
+    report = tuned()
+    assert report.has_failed
+    assert report.rows[0].reason == "RuntimeError: RESOURCE_EXHAUSTED: no memory"
+    assert [place.is_backward for place, _ in _tuning.tuning("cpu").rows] == [True]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError])
+def test_what_was_measured_before_it_was_ended_is_kept(error, file, times):
+    times({SMALL: [1.0]})
+
+    def tell(line):
+        if "worth keeping" in line:
+            raise error
+
+    with contextlib.suppress(BrokenPipeError):
+        tuned(tell=tell)
+    assert len(_tuning.tuning("cpu").rows) == 1
+
+
+def test_a_file_that_cannot_be_written_in_the_end_is_told(file, times, monkeypatch):
+    def full(*_, **options):
+        raise OSError(28, "No space left on device")
+
+    times({SMALL: [1.0]})
+    monkeypatch.setattr(_kept, "keep", full)
+    with refused(sx.ConfigError, "cannot be written: [Errno 28] No space left", "file="):
+        tuned()
 
 
 def test_what_has_no_choice_and_what_cannot_run_says_so(file):
@@ -138,12 +188,25 @@ def test_a_dry_run_keeps_nothing(file, times, capsys):
         ({"implementation": 3}, "implementation: there is no 3", "xla"),
         ({"minutes": 0}, "minutes=0 is no number above 0", "minutes=8"),
         ({"file": "/proc/no/tuning.json"}, "the file /proc/no/tuning.json cannot be", "file="),
+        (
+            {"keep": False, "shapes": ["1x4x1x1x8"], "masks": ["documents"]},
+            "at length 4",
+            "8 or more",
+        ),
     ],
 )
 def test_what_it_does_not_know_it_says(given, what, fix):
     with refused(sx.ConfigError, what, fix) as caught:
         tuned(**given)
-    assert caught.value.option == next(iter(given))
+    assert caught.value.option == list(given)[-1]
+
+
+def test_a_file_that_is_no_regular_one_is_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)  # and not /dev/null: without the check it would be gone
+    with refused(sx.ConfigError, "cannot be written: [Errno 22] it is no regular", "file="):
+        tuned(file=path)
+    assert path.is_fifo()
 
 
 def test_without_a_place_for_the_file_it_says_so(monkeypatch):

@@ -13,7 +13,7 @@ import json
 import os
 import platform as _platform
 import sys
-import tempfile
+import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,7 +27,15 @@ VARIABLE = "SHAPEEXEC_TUNING"
 """The environment variable with the path of the file; empty: there is none."""
 
 _FORMAT = "shapeexec tilings, 1"
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 """What reading and decoding a file of anything may raise."""
 
 
@@ -101,10 +109,10 @@ def machine(platform: str) -> dict[str, str] | None:
 def rows_here(path: Path, platform: str) -> tuple[tuple[Place, Tiling], ...]:
     """The tilings that were kept on this machine; none, and a warning, if the file is damaged."""
     here = machine(platform)
-    if here is None or not path.exists():
+    if here is None:
         return ()
     try:
-        found = _read(path)
+        found = _read(path) if path.exists() else []
         return tuple((row.place, row.tiling) for where, row in found if where == here)
     except _UNREADABLE as error:
         warnings.warn(
@@ -140,11 +148,14 @@ def keep(path: Path, platform: str, *, rows: Iterable[KeptRow], measured: Iterab
     content = [{"machine": where, **dataclasses.asdict(row)} for where, row in every]
     text = json.dumps({"format": _FORMAT, "rows": content}, indent=1) + "\n"
     check(path)
-    # Whole or not at all: another process may read it meanwhile.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(name).replace(path)
+    # Whole or not at all: another process may read it meanwhile. `tempfile` would make a file that
+    # nobody else may read, and a file in a shared folder is for all.
+    part = path.with_name(f".tuning-{uuid.uuid4().hex}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def check(path: Path) -> None:
@@ -156,6 +167,8 @@ def check(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():  # such as /dev/null, which would be replaced
+        raise OSError(errno.EINVAL, "it is no regular file")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -173,7 +186,9 @@ def _row(row: Mapping[str, Any]) -> KeptRow:
         value = getattr(place, field.name)
         if type(value) is not field.type:
             raise ValueError(f"{field.name} is {value!r:.40}")
-    queries, keys = map(int, tiling["tile"])
+    queries, keys = sides = tiling["tile"]
+    if {type(side) for side in sides} != {int}:
+        raise ValueError(f"tile is {sides!r:.40}")
     piece = tiling["piece"]
     return KeptRow(
         place, Tiling((queries, keys), None if piece is None else int(piece)), float(row["gain"])

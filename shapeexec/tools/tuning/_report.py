@@ -20,7 +20,7 @@ class TuningRow:
         pays: Whether it gains more than 3 percent, and so is kept where anything is.
         tried: How many tilings were measured.
         reason: Why there is no gain.
-        is_failure: Whether a result was wrong.
+        is_failure: Whether a result was wrong, or a program failed.
 
     Example:
         >>> TuningRow(("4k_cpu/causal/both",), reason="out of time").name
@@ -73,7 +73,7 @@ class TuningReport:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a result was wrong."""
+        """Whether a result was wrong, or a program failed."""
         return any(row.is_failure for row in self.rows)
 
     def __str__(self) -> str:

@@ -3,9 +3,10 @@
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ from shapeexec.tools.benchmark.attention._problems import (
 from shapeexec.tools.benchmark.attention._reference import WrongResultError
 from shapeexec.tools.tuning._report import TuningReport, TuningRow, told
 from shapeexec.tools.tuning._trial import NOTICEABLE, Asked, Outcome, asked_by, trial
+
+_FIX = f'file="tuning.json", and {_kept.VARIABLE}=tuning.json where attention runs'
 
 
 def tune_attention(
@@ -75,24 +78,32 @@ def tune_attention(
     path = _path(file) if keep else None
     where = machine()  # before this run is itself the load
     found: list[_Found] = []
-    with progress(len(cells), tell) as (say, advance):
-        try:
-            for one in _each(contestant, cells, deadline=start + 60 * minutes, tell=say):
-                found.append(one)
-                for _ in one.row.cells:
-                    advance()
-                say(told(one.row))
-        except KeyboardInterrupt:  # the measurements so far are kept
-            say("interrupted")
-    if path is not None:
-        _write(path, found)
+    try:
+        with progress(len(cells), tell) as (say, advance):
+            try:
+                for one in _each(contestant, cells, deadline=start + 60 * minutes, tell=say):
+                    found.append(one)
+                    for _ in one.row.cells:
+                        advance()
+                    say(told(one.row))
+            except KeyboardInterrupt:
+                say("interrupted")
+    finally:  # whatever ended it, such as a pipe that was closed: the measurements so far are kept
+        if path is not None:
+            _write(path, found)
     rows = [one.row for one in found]
     return TuningReport(where, time.monotonic() - start, rows, None if path is None else str(path))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A row, and what is kept of it: nothing where nothing was measured."""
+    """A row, and what is kept of it.
+
+    Attributes:
+        row: The row.
+        place: Where what was kept before goes; None: nowhere.
+        outcome: What is kept there if it pays; None: a result was wrong, and nothing is.
+    """
 
     row: TuningRow
     place: Place | None = None
@@ -140,7 +151,10 @@ def _each(
         try:
             outcome = trial(contestant, group, tell=tell)
         except WrongResultError as error:
-            yield _Found(_row(group, reason=f"WRONG: {error}", is_failure=True))
+            yield _Found(_row(group, reason=f"WRONG: {error}", is_failure=True), place)
+        except Exception as error:  # one that does not compile must not end the run
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            yield _Found(_row(group, reason=reason, is_failure=True))
         else:
             yield _Found(_row_of(group, outcome), place, outcome)
 
@@ -189,20 +203,25 @@ def _path(file: str | Path | None) -> Path:
         ConfigError: Nobody says where, or nothing can be written there.
     """
     path = _kept.path() if file is None else Path(file)
-    fix = f'file="tuning.json", and {_kept.VARIABLE}=tuning.json where attention runs'
     if path is None:
         raise ConfigError(
             f"there is no file to keep tilings in: {_kept.VARIABLE} is empty.",
             option="file",
-            fix=f"{fix}; or keep=False",
+            fix=f"{_FIX}; or keep=False",
         )
-    try:
+    with _written(path):
         _kept.check(path)
+    return path
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
-            f"the file {path} cannot be written: {error}.", option="file", fix=fix
+            f"the file {path} cannot be written: {error}.", option="file", fix=_FIX
         ) from error
-    return path
 
 
 def _write(path: Path, found: Sequence[_Found]) -> None:
@@ -215,7 +234,8 @@ def _write(path: Path, found: Sequence[_Found]) -> None:
     if not measured:
         return
     places = [one.place for one in measured if one.place is not None]
-    _kept.keep(path, _platform(), rows=gained, measured=places)
+    with _written(path):
+        _kept.keep(path, _platform(), rows=gained, measured=places)
     _tuning.forget()
 
 

@@ -57,6 +57,10 @@ def compile_times(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
     Where our kernels' GPU is not, they are lowered for it and not compiled.
     """
     del rows
+    for one in plan.contestants:
+        if not isinstance(one, JaxContestant):
+            why = "its workers compile it; rows tell how long"
+            yield Finding("compile", one.name, "s", None, None, why)
     contestants = [one for one in plan.contestants if isinstance(one, JaxContestant)]
     for passes in PASSES:
         cell = Cell(Problem(plan.shapes[0], plan.patterns[0]), passes)
@@ -80,11 +84,12 @@ def _stages(contestant: JaxContestant, cell: Cell) -> _Stages:
     except Exception as error:  # as in rows: a failing rival ends nothing
         return _Stages(reason=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     try:
+        half = _in_half_precision(cell)
         with _as_on_a_hopper():
-            found = _measured(contestant, _in_half_precision(cell), platform="cuda")
+            found = _measured(contestant, half, platform="cuda")
     except (BackendError, RefusalError) as error:
         return _Stages(reason=why_not(contestant.name, error))
-    reason = "lowered only, for a Hopper in bfloat16: none is here"
+    reason = f"lowered only, for a Hopper in {half.problem.shape.dtype}: none is here"
     return dataclasses.replace(found, reason=reason)
 
 

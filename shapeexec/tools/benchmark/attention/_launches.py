@@ -105,8 +105,13 @@ def _findings(model: _Model, passes: Pass, *, arguments: tuple[Array, ...]) -> I
         if rival == "xla":
             _check(model, result, wanted=other)
         theirs[rival] = timing
+    case = f"{model.name}, {passes}"
+    if not theirs:
+        why = "jax.nn cannot run it"
+        yield Finding("launches", case, "us", 1e3 * mine.wall, None, why)
+        return
     best = min(theirs, key=lambda rival: theirs[rival].wall)
-    case, meaning = f"{model.name}, {passes}", f"of jax.nn with {best}"
+    meaning = f"of jax.nn with {best}"
     yield Finding("launches", case, "us", 1e3 * mine.wall, 1e3 * theirs[best].wall, meaning)
     own, others = len(mine.kernels), len(theirs[best].kernels)
     if own and others:  # nobody counts them on a CPU

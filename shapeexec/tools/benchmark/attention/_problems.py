@@ -61,6 +61,13 @@ class Pattern:
 
     def document_lengths(self, length: int) -> np.ndarray:
         """How long each document is, i64[documents], the same in each example."""
+        if length < self.documents:
+            raise ConfigError(
+                f"mask {self.name} at length {length}.",
+                option="masks",
+                why=f"it is of {self.documents} documents, none of them empty",
+                fix=f"choose shapes whose length is {self.documents} or more",
+            )
         random = np.random.default_rng(0)
         cuts = np.sort(random.choice(np.arange(1, length), self.documents - 1, replace=False))
         return np.diff(cuts, prepend=0, append=length)

@@ -46,17 +46,22 @@ def traffic(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def least_bytes(cell: Cell) -> float:
-    """Each operand read once, as far as tiles with work need it, and each result written once."""
-    shape, visited = cell.problem.shape, _visited(cell) > 0
-    tile = _tile_bytes(cell)
-    queries, keys = len(visited), visited.shape[1]
-    read_of_queries, read_of_keys = int(visited.any(1).sum()), int(visited.any(0).sum())
-    of_query_head = (read_of_queries + queries) * tile  # q and out
-    of_key_head = 2 * read_of_keys * tile
+    """Each operand read once, as far as tiles with work need it, and each result written once.
+
+    An array of the mask is an operand too, the same for all heads and examples.
+    """
+    shape, kinds = cell.problem.shape, _visited(cell)
+    visited, row = kinds > 0, _tile_bytes(cell) // TILE
+    rows = np.minimum(TILE, shape.length - TILE * np.arange(len(visited)))  # of each tile
+    of_query_head = int(rows[visited.any(1)].sum() + shape.length) * row  # q and out
+    of_key_head = 2 * int(rows[visited.any(0)].sum()) * row
     if cell.passes == "both":
         of_query_head *= 2  # the gradients of both
-        of_key_head += 2 * keys * tile
-    return shape.batch * (shape.heads * of_query_head + shape.key_heads * of_key_head)
+        of_key_head += 2 * shape.length * row
+    is_array = cell.problem.pattern.pair_share is not None
+    of_mask = int(rows @ (kinds == 1) @ rows) if is_array else 0
+    of_heads = shape.heads * of_query_head + shape.key_heads * of_key_head
+    return shape.batch * of_heads + of_mask
 
 
 def listed_bytes(cell: Cell) -> float:
