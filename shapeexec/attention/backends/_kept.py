@@ -166,16 +166,20 @@ def check(path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
+        # `tune` makes a ConfigError of each OSError here.
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():  # such as /dev/null, which would be replaced
-        raise OSError(errno.EINVAL, "it is no regular file")
+        # As above.
+        raise OSError(errno.EINVAL, "it is not a regular file")
     if not os.access(path.parent, os.W_OK):
+        # As above.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _read(path: Path) -> list[tuple[Any, KeptRow]]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if content["format"] != _FORMAT:
+        # `rows_here` warns of it: see `_UNREADABLE`.
         raise ValueError(f"it is of the format {content['format']!r:.40}")
     return [(dict(row["machine"]), _row(row)) for row in content["rows"]]
 
@@ -185,9 +189,11 @@ def _row(row: Mapping[str, Any]) -> KeptRow:
     for field in dataclasses.fields(place):
         value = getattr(place, field.name)
         if type(value) is not field.type:
+            # `rows_here` warns of it: see `_UNREADABLE`.
             raise ValueError(f"{field.name} is {value!r:.40}")
     queries, keys = sides = tiling["tile"]
     if {type(side) for side in sides} != {int}:
+        # `rows_here` warns of it: see `_UNREADABLE`.
         raise ValueError(f"tile is {sides!r:.40}")
     piece = tiling["piece"]
     return KeptRow(
