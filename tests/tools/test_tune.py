@@ -133,10 +133,10 @@ def test_a_dry_run_keeps_nothing(file, times, capsys):
     ("given", "what", "fix"),
     [
         ({"shapes": ["5k"]}, "there is no shape '5k'", "4k_128"),
-        ({"masks": "causal"}, "masks='causal' is no list of names", "masks=['causal']"),
+        ({"masks": "causal"}, "masks='causal' is not a list of names", "masks=['causal']"),
         ({"implementation": "cuda"}, "implementation: there is no 'cuda'", "xla"),
         ({"implementation": 3}, "implementation: there is no 3", "xla"),
-        ({"minutes": 0}, "minutes=0 is no number above 0", "minutes=8"),
+        ({"minutes": 0}, "minutes=0 is not a number above 0", "minutes=8"),
         ({"file": "/proc/no/tuning.json"}, "the file /proc/no/tuning.json cannot be", "file="),
     ],
 )
