@@ -194,15 +194,8 @@ class ItemElements:
     ) -> Any:
         # `evaluate` traces the rule to rewrite its bool operations, so the rule must not load. All
         # its reads are found by tracing and loaded first; the rule then runs on loaded values.
-        rule, side = self.elements.rule, self.elements.side
-        vectors = dict(self.vectors)
-        for i in rule.of_side(int(side == "query")):
-            vectors[i] = vectors[i].at[place]
-        leaves = [
-            Leaf(ref, known, vectors.get(i))
-            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
-        ]
-        first = (first_column, self.first_row) if side == "key" else (self.first_row, first_column)
+        leaves, by_key = self._leaves(place), self.elements.side == "key"
+        first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, self.elements)
         positions = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
@@ -228,6 +221,16 @@ class ItemElements:
             load_leaf = getattr(at, read.role)
             loaded.append(load_leaf(leaves[read.number], *arguments))
         return evaluate(functools.partial(run, []), *positions, *more, *loaded)
+
+    def _leaves(self, place: Array) -> list[Leaf]:
+        """The arrays, with the vectors of the columns at this place in the ring."""
+        rule, vectors = self.elements.rule, dict(self.vectors)
+        for i in rule.of_side(int(self.elements.side == "query")):
+            vectors[i] = vectors[i].at[place]
+        return [
+            Leaf(ref, use, vectors.get(i))
+            for i, (ref, use) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
+        ]
 
 
 def _of_item(ref: Ref, item: Item) -> Ref:

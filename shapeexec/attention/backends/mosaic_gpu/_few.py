@@ -191,9 +191,9 @@ def _kernel(
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    streams = [Stream(**one, products=products) for one in (queries, keys, values)]
-    of_queries, of_keys, of_values = streams
-    columns = of_keys.vectors
+    rings = {"queries": queries, "keys": keys, "values": values}
+    streams = {name: Stream(**ring, products=products) for name, ring in rings.items()}
+    columns = streams["keys"].vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     kernel = _Kernel(
@@ -203,11 +203,9 @@ def _kernel(
         elements=elements,
         products=products,
         warpgroup=warpgroup,
-        queries=of_queries,
-        keys=of_keys,
-        values=of_values,
         outs=outs,
         statistics=statistics,
+        **streams,
         **refs,
     )
 
@@ -218,9 +216,7 @@ def _kernel(
 
     @pl.when(warpgroup == readers)
     def _memory() -> None:
-        number, ring = kernel.walk(kernel.send)
-        for stream, end in zip(streams, (number, ring, ring), strict=True):
-            stream.drain(end)
+        kernel.drain(*kernel.walk(kernel.send))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,6 +311,12 @@ class _Kernel:
             self.values.send(value, first, ring + i)
 
         lax.fori_loop(0, segment.count * self._pieces, step, None)
+
+    def drain(self, number: Array, ring: Array) -> None:
+        """Wait until all operands are read; for the arguments see the results of `walk`."""
+        self.queries.drain(number)
+        self.keys.drain(ring)
+        self.values.drain(ring)
 
     def attend(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Compute a segment; for a warpgroup that computes."""
