@@ -1,7 +1,7 @@
 """The public function.
 
-Its arguments have the meaning of those of `jax.nn.dot_product_attention`. `_arguments` checks them,
-and `_run` decides which back end computes the result.
+Its arguments mean the same as in `jax.nn.dot_product_attention`. `_arguments` checks them, and
+`_run` decides which back end computes the result.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -111,7 +111,7 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     affects a result, whatever it holds.
 
     Axes: B examples, T queries, S keys, N query heads, K key heads, H the head size of queries and
-    keys, V that of values.
+    keys, V the head size of values.
 
     Args:
         query: [B, T, N, H] or [T, N, H], of a floating dtype.
@@ -129,8 +129,8 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
         query_seq_lengths: The valid length of each example's queries, i32[B]. Behind it the output
             is 0.
         key_value_seq_lengths: The valid length of each example's keys and values, i32[B].
-        local_window_size: How many keys before and after its own position a query attends to: one
-            number for both sides, or a pair.
+        local_window_size: The number of keys before and after its own position that a query
+            attends to: one number for both sides, or a pair.
         implementation: The name of a back end, for the forward and the backward pass; None: the
             best one for device and shapes. Forward-mode derivatives (`jax.jvp`) run on `xla`.
         return_residual: Whether to return the log-sum-exp of the scores too.
@@ -140,7 +140,7 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             True means no dropout, so together with a rate it is refused.
         dropout_rate: The probability that a weight becomes 0, in [0, 1); the others are divided by
             1 - dropout_rate. It costs a second pass over the scores.
-        dropout_key: A key of `jax.random`. The dropped weights depend on it alone: they are the
+        dropout_key: A key of `jax.random`. The dropped weights depend only on it: they are the
             same for every back end, and under padding.
         pages: The numbers of each example's pages, i32[B, S / page size]: key and value are then
             the pages of all examples, which may share some. Position p of example b is row
@@ -155,8 +155,8 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
 
     Raises:
         ConfigError: An argument is malformed or contradicts another one.
-        BackendError: The named back end cannot run this call, or a second derivative is asked for:
-            there are first ones, forward and reverse, only.
+        BackendError: The named back end cannot run this call, or a second derivative is taken: only
+            first derivatives, forward and reverse, are supported.
 
     Example:
         >>> x = jax.numpy.ones((1, 4, 2, 8))

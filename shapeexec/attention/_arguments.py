@@ -1,4 +1,4 @@
-"""The arguments of attention: checked, brought into one form, and all restrictions in one mask.
+"""Checks the arguments of attention, normalises them, and joins all restrictions into one mask.
 
 Errors name the argument, and the fix. Nothing here depends on a back end.
 """
@@ -61,7 +61,7 @@ def in_pages(x: ArrayLike, name: str) -> Array:
 
 
 def checked_pages(pages: Any, *, batch: Any) -> Array | None:
-    """The numbers of pages as i32[B, pages of one]; None if there are none."""
+    """The page numbers as i32[B, pages of an example]; None if `pages` is None."""
     if pages is None:
         return None
     fix = "pages=jnp.asarray(pages, jnp.int32), a row of page numbers for each example"
@@ -88,7 +88,7 @@ def check_arrays(q: Array, k: Array, v: Array, *, has_pages: bool) -> None:  # n
                 f"{name} is {x.dtype}, but query is {q.dtype}.",
                 option=name,
                 got=got,
-                fix=f"{name}={name}.astype(query.dtype), or another one dtype for all three",
+                fix=f"{name}={name}.astype(query.dtype), or one other dtype for all three",
             )
         if not has_pages and x.shape[0] != q.shape[0]:
             raise ConfigError(
@@ -111,7 +111,7 @@ def check_arrays(q: Array, k: Array, v: Array, *, has_pages: bool) -> None:  # n
 def _check_heads(q: Array, k: Array, *, got: str) -> None:
     if k.shape[3] != q.shape[3]:
         raise ConfigError(
-            f"key has heads of size {k.shape[3]}, but query of {q.shape[3]}.",
+            f"key has heads of size {k.shape[3]}, but query has heads of size {q.shape[3]}.",
             option="key",
             got=got,
             fix="give query and key one head size, their last axis; the value's may differ",
@@ -172,7 +172,7 @@ def _added(bias: Any) -> str | None:
 
 
 def checked_bias(bias: Any, axes: dict[str, Any], *, dtype: Any) -> Any:
-    """The bias as [B or 1, N or 1, T or 1, S or 1], or a score modifier; None if there is none."""
+    """The bias as [B or 1, N or 1, T or 1, S or 1], or a score modifier; None if it is None."""
     if bias is None:
         return None
     if isinstance(bias, ScoreModifier):
@@ -193,12 +193,12 @@ def checked_bias(bias: Any, axes: dict[str, Any], *, dtype: Any) -> Any:
 
 
 def _no_wider(array: Array, dtype: Any) -> Array:
-    """An array of a score modifier, with no more digits than scores have."""
+    """An array of a score modifier, rounded to the dtype of scores if it is wider."""
     return array.astype(wide(dtype)) if array.dtype == np.float64 else array
 
 
 def _pairs(array: Array, name: str, *, axes: dict[str, Any]) -> Array:
-    """An array for pairs of queries and keys with all of its four axes."""
+    """An array for pairs of queries and keys, reshaped to four axes."""
     if array.ndim <= 4:
         whole = array[(None,) * (4 - array.ndim)]
         fits = (
@@ -230,7 +230,7 @@ def _with_four_axes(array: Array, name: str, *, axes: dict[str, Any]) -> str:
 
 
 def checked_lengths(lengths: Any, name: str, *, batch: Any) -> Array | None:
-    """The lengths as i32[B]; None if there are none."""
+    """The lengths as i32[B]; None if `lengths` is None."""
     if lengths is None:
         return None
     fix = f"{name}=jnp.asarray({name}, jnp.int32), one length for each example"

@@ -1,7 +1,7 @@
 """Block masks: the kind of each tile of a mask, as an array.
 
-A `BlockMask` is made from an array, from any mask, or on the device from scores. It is a mask
-itself, so it joins others. The lists that kernels loop over are made in `_lists`.
+A `BlockMask` is made from an array, from any mask, or on the device from scores. It is itself a
+mask, so it can be joined with others. `_lists` makes the lists that kernels loop over.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -38,7 +38,7 @@ class BlockMask(Mask):
     Attributes:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`; also with fewer axes.
         tile: Queries and keys of a tile.
-        length: T and S: how many queries and keys there are in all.
+        length: T and S, the total numbers of queries and of keys.
         elements: The mask inside partial tiles. None: all pairs of them are allowed.
         most_keys: An upper bound on the key tiles with work of a query tile, for traced kinds; it
             bounds the length of the lists.
@@ -124,7 +124,7 @@ class BlockMask(Mask):
             The block mask; its kinds have an axis of B or N where the mask depends on that.
 
         Raises:
-            ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
+            ConfigError: T or S is symbolic, as while an `Exec` traces, or an array of the mask
                 does not fit them.
         """
         sizes: tuple[Any, ...] = (query_size, key_size)  # whatever the caller passes
@@ -169,7 +169,7 @@ class BlockMask(Mask):
         Args:
             scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. A tile
                 with NaN or -inf is never chosen; among equal scores the first tile is.
-            k: How many, at most.
+            k: The most key tiles of a query tile.
             tile: Queries and keys of a tile.
             length: T and S.
             within: Only pairs that this mask allows, such as `Causal()`; a tile that it empties
@@ -272,7 +272,7 @@ class BlockMask(Mask):
         """See `Value`; the lengths too.
 
         Raises:
-            ConfigError: T or S is not that of the block mask, or an array of the mask does not fit.
+            ConfigError: T or S differs from the block mask's, or an array of the mask does not fit.
         """
         for axis, mine in zip("TS", self.length, strict=True):
             # `==` of symbolic sizes, too: an Exec that traces decides it and keeps a guard.
@@ -294,7 +294,7 @@ class BlockMask(Mask):
 
     def _kinds_as_text(self) -> list[str]:
         if not isinstance(self.kinds, (np.ndarray, jax.Array)) or self.kinds.ndim != 4:
-            return [f"kinds={self.kinds!r}"]  # of a tree in whose leaves something else stands
+            return [f"kinds={self.kinds!r}"]  # the leaves of a tree may hold other objects
         batch, heads, *count = self.kinds.shape
         parts = [
             f"{count[0]} x {count[1]} of them",

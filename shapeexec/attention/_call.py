@@ -51,7 +51,7 @@ class Call:
 
     @property
     def table(self) -> int:
-        """Which operand tells the numbers of pages, where there are pages."""
+        """The number of the operand with the page numbers, if there are pages."""
         return self.arrays - 1
 
     @property
@@ -68,9 +68,9 @@ class Operands:
         query: [B, T, N, H].
         key: [B, S, K, H]; or pages, [P, rows, K, H].
         value: [B, S, K, V]; or pages, [P, rows, K, V].
-        query_lengths, key_lengths: Valid lengths i32[B]; None: those of the arrays.
+        query_lengths, key_lengths: Valid lengths i32[B]; None: the arrays' full lengths.
         mask, bias: The leaves of mask and bias. The first axis of each is the batch or 1.
-        pages: The numbers of each example's pages, i32[B, S / rows]; None: there are no pages.
+        pages: The numbers of each example's pages, i32[B, S / rows]; None: no pages.
     """
 
     query: Array
@@ -121,7 +121,7 @@ def axes_of_leaves(tree: Any) -> list[str]:
 
 def _axes_at(value: Any, path: tuple[Any, ...]) -> str:
     if not path:
-        return "BNTS"  # of a bias that is an array
+        return "BNTS"  # the bias is an array
     *outer, last = path
     for key in outer:
         value = getattr(value, key.name) if hasattr(key, "name") else value[key.idx]

@@ -1,7 +1,7 @@
 """The lists of tiles that a call visits, and the share of tiles in them, if known when traced.
 
-It joins two sides that do not know each other: masks, which give the kinds of their tiles, and back
-ends, which loop over lists.
+It connects two parts that do not know each other: masks, which give the kinds of their tiles, and
+back ends, which loop over lists.
 """
 
 import functools
@@ -81,7 +81,7 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
 
 
 def known_density(mask: Mask) -> float | None:
-    """The approximate share of tiles with work of a `BlockMask`, if known when it is traced.
+    """The approximate share of tiles with work of a `BlockMask`, if it is known at trace time.
 
     For tiles that are chosen on the device it is an upper bound. It is rounded down to a power of
     2, so that masks of similar density share a graph.

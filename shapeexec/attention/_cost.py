@@ -1,4 +1,4 @@
-"""What attention costs: the products of its tiles with work, by the density of its mask.
+"""The cost of attention: the matrix products of its tiles with work, by the density of its mask.
 
 `costing` adds up programs, and `_blocks` finds the tiles of a mask.
 """
@@ -33,7 +33,7 @@ def _pairs(use: Use) -> Polynomial:
 
 
 def _density(call: Call, *, queries: Polynomial, keys: Polynomial) -> Polynomial:
-    """The share of tiles with work; 1 where only the arrays of a mask tell."""
+    """The share of tiles with work; 1 where it depends on the values of a mask's arrays."""
     if call.density is not None:
         return constant(call.density)
     if call.mask.num_leaves:

@@ -5,7 +5,7 @@ With K the keys that are kept, and the weights w = exp(score - logsumexp) over a
     sum over K of w / (1 - rate) * value
         =  attention over K * exp(logsumexp over K - logsumexp) / (1 - rate).
 
-So two calls suffice, for gradients too: one over the pairs kept, one for the log-sum-exp of all.
+So two calls suffice, for gradients too: one over the kept pairs, one for the log-sum-exp of all.
 Where scores are large, as under a bias of -1e9, the difference of the two log-sum-exps has lost its
 digits. Then it is computed from two more calls, whose scores are shifted by the log-sum-exp of
 their row. The derivative of the difference needs the digits of each log-sum-exp only.
@@ -33,7 +33,7 @@ from shapeexec.attention.masks.scores import Added
 
 Attend = Callable[[Mask, Array, Any], tuple[Array, Array]]
 
-_COLUMNS = 8  # of a value that is not used: the fewest that every kernel takes
+_COLUMNS = 8  # columns of an unused value: the fewest that every kernel takes
 _LARGE = 128.0  # from here on a log-sum-exp of f32 has an error of 2**-17 and more
 
 
@@ -47,7 +47,7 @@ def with_dropout(
     rate: float,
     key: Array,
 ) -> tuple[Array, Array]:
-    """The results of `attend` with weights dropped; the log-sum-exp is that of all scores.
+    """The results of `attend` with weights dropped; the log-sum-exp is taken over all scores.
 
     Args:
         attend: attend(mask, value, bias) returns the output [B, T, N, V] and the log-sum-exp
@@ -57,7 +57,7 @@ def with_dropout(
         value: [B, S, K, V], or pages of it.
         batch: B.
         rate: The probability that a weight becomes 0; the others are divided by 1 - rate.
-        key: Of `jax.random`.
+        key: A key of `jax.random`.
     """
     bits = jax.random.bits(key, (batch,), np.uint32)
     kept = mask & Kept(rate, lax.bitcast_convert_type(bits, np.int32))
@@ -66,7 +66,7 @@ def with_dropout(
     _, logsumexp = attend(mask, no_value, bias)
 
     def share() -> Array:
-        # Where no key is allowed, there is none kept: 0, and no difference of infinities.
+        # If no key is allowed, none is kept: the result is 0, not a difference of infinities.
         return jnp.exp(of_kept - finite(logsumexp))
 
     def share_near_0() -> Array:
@@ -89,7 +89,7 @@ def check_dropout(rate: Any, key: Any, *, deterministic: Any) -> None:
     """Check the dropout arguments of the public function.
 
     Raises:
-        ConfigError: The rate is not a concrete number in [0, 1), it has no single key, or
+        ConfigError: The rate is not a concrete number in [0, 1), `key` is not a single key, or
             `deterministic` is True, by which Flax means no dropout.
     """
     if not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:

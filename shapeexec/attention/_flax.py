@@ -1,6 +1,6 @@
 """Attention as Flax's modules call it: `attention_fn=` of linen and of nnx.
 
-It knows what their arguments mean, and imports no Flax.
+It knows the meaning of Flax's arguments, and does not import Flax.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -52,13 +52,13 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         key: [batch..., S, K, H]; K divides N.
         value: [batch..., S, K, V].
         bias: Broadcasts to [batch..., N, T, S]; or a score modifier.
-        mask: Likewise, as `make_causal_mask` and its like make it: of any dtype, and a query may
-            not attend where it is 0 or False. Or a mask such as `Causal()`.
+        mask: Broadcasts to [batch..., N, T, S], as `flax.linen.make_causal_mask` makes it: of any
+            dtype, and a query may not attend where it is 0 or False. Or a mask such as `Causal()`.
         broadcast_dropout: Ignored: each example and head drops weights of its own.
         dropout_rng: The key of `jax.random` for the dropped weights.
         dropout_rate: The probability that a weight becomes 0.
-        deterministic: Whether nothing is dropped, as in evaluation: Flax's meaning, and not that
-            of `shapeexec.dot_product_attention`.
+        deterministic: Whether nothing is dropped, as in evaluation. This is Flax's meaning;
+            `shapeexec.dot_product_attention` has an argument of this name with another one.
         dtype: The dtype that operands are cast to; None: the one they promote to.
         precision: Ignored: the back end chooses the precision.
         module: None only: attention weights are never stored, so none can be sown.
@@ -67,8 +67,8 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         qk_attn_weights_einsum: None only.
         attn_weights_value_einsum: None only.
         is_causal: Whether queries attend to keys up to their own position only.
-        within: Only pairs that this mask allows too. Modules hand over a `mask=` of their own in
-            each call; this one is for `functools.partial`.
+        within: Only pairs that this mask also allows. Set it by `functools.partial`, as Flax's
+            modules pass their own `mask=` in each call.
         implementation: The name of a back end; None: the best one for device and shapes.
 
     Returns:
@@ -102,17 +102,17 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
 
 
 def _check_supported(module: Any, einsums: Sequence[Any]) -> None:
-    """Check what Flax's modules hand over and attention has no use for.
+    """Check the arguments of Flax's modules that attention does not support.
 
     Raises:
-        ConfigError: Weights are to be stored, or products are the caller's own.
+        ConfigError: Weights are to be stored, or the caller passes products of its own.
     """
     if module is not None:
         raise ConfigError(
             "sow_weights=True asks for attention weights.",
             option="sow_weights",
             why="weights are computed tile by tile and never stored",
-            fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
+            fix="sow_weights=False, or Flax's own attention_fn where weights are needed",
         )
     if any(einsum is not None for einsum in einsums):
         raise ConfigError(

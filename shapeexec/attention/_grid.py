@@ -1,6 +1,6 @@
 """All tiles of a call at once, as arrays: the `Tiles` that masks compute their bounds for.
 
-It knows no mask. Single elements are in `_positions`.
+It does not know masks. `_positions` has the view on single elements.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -42,7 +42,7 @@ class TileGrid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many query tiles and key tiles there are."""
+        """The numbers of query tiles and of key tiles."""
         (queries, keys), (tile_q, tile_k) = self.sizes, self.tile
         return -(-queries // tile_q), -(-keys // tile_k)
 
@@ -93,7 +93,7 @@ class TileGrid:
     def any_and_all(self, array: Array) -> tuple[Array, Array]:
         """See `Tiles`. Padding counts if several examples share the array.
 
-        Masking it out would read the array once per example, to gain one row of tiles.
+        Excluding padding would read the array once per example, and only affect one row of tiles.
         """
         inside, xp = None, self.xp
         array = xp.asarray(array)
@@ -224,7 +224,7 @@ def _by_tile(reduce: Any, array: Array, *, axis: int, tile: int, identity: Any) 
 
 
 def _retiled(reduce: Any, array: Array, *, axis: int, tiles: Tile, size: int) -> Array:
-    """Elements per tile of size tiles[0], reduced or repeated to those of size tiles[1]."""
+    """Elements per tile of size tiles[0], reduced or repeated to tiles of size tiles[1]."""
     theirs, mine = tiles
     if theirs == mine:
         return array

@@ -29,14 +29,14 @@ _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileK
 
 
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
-    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles], valid lengths aside."""
+    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles], without the valid lengths."""
     xp = grid.xp
     kinds = xp.where(bounds.all, _FULL, xp.where(bounds.some, _PARTIAL, _EMPTY))
     return xp.broadcast_to(kinds, (*kinds.shape[:2], *grid.shape))
 
 
 def before_lengths(kinds: Array, grid: TileGrid) -> Array:
-    """Kinds under valid lengths: tiles across their end become partial, those behind it empty.
+    """Apply valid lengths to kinds: tiles across their end become partial, tiles behind it empty.
 
     So a kernel may read all of a full tile.
     """
@@ -48,13 +48,13 @@ def before_lengths(kinds: Array, grid: TileGrid) -> Array:
 
 
 def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
-    """For each query tile its key tiles.
+    """The lists of key tiles, one for each query tile.
 
     Args:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.
-        width: Room in each list. None: what the longest needs if the kinds are known, else all
-            key tiles. For traced kinds it is not checked, and tiles that do not fit are lost: pass
-            an upper bound.
+        width: The capacity of each list. None: the length of the longest list if the kinds are
+            known, else the number of key tiles. For traced kinds it is not checked, and tiles that
+            do not fit are lost: pass an upper bound.
 
     Returns:
         The lists, with the axes B and N of `kinds`.
@@ -70,7 +70,7 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
 
 
 def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
-    """For each key tile its query tiles; else as `lists_by_query`."""
+    """The lists of query tiles, one for each key tile; else as `lists_by_query`."""
     return _lists(kinds, width, side="key")
 
 
@@ -102,7 +102,7 @@ def _by_operations(kinds: Array, *, room: int, side: Side) -> TileLists:
         kinds = kinds.swapaxes(-1, -2)
     xp: Any = np if isinstance(kinds, np.ndarray) else jnp
     if side == "key" and xp is jnp:
-        # Without it XLA makes the lists of both sides in one layout, which is slow for one of them.
+        # Without it XLA makes both sides' lists in one layout, which is slow for one of them.
         kinds = lax.optimization_barrier(kinds)
     columns = kinds.shape[-1]
     is_full, is_partial = kinds == TileKind.FULL, kinds == TileKind.PARTIAL

@@ -1,7 +1,7 @@
 """Masks and score modifiers that read the numbers of examples and heads, for a part of a call.
 
-A part counts its examples and heads from 0. What such a value reads is put into arrays, which are
-divided with the call. Arrays of masks need no such care: each part holds its own.
+A part numbers its examples and heads from 0. So the numbers in the whole call are put into arrays,
+which are divided with the call. Other arrays of masks are divided anyway.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -73,10 +73,10 @@ class Numbering:
 
 
 def whole_axes(value: Any) -> frozenset[str]:
-    """The axes B, N and K by whose numbers a value may index an array of its own, unseen.
+    """The axes B, N and K that must not be divided for a value, as it may index arrays by number.
 
-    The numbers are those of the whole call, so the array must be whole too: one whose axes a class
-    does not tell, or one of a class that reads numbers.
+    The numbers count in the whole call, so those arrays must be whole too. This concerns arrays
+    whose axes a class does not name, and all arrays of a class that reads the numbers.
     """
     if not isinstance(value, Value):
         return frozenset()
@@ -105,7 +105,7 @@ def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def reads_numbers(value: Value) -> tuple[bool, bool]:
-    """Whether results depend on the number of the example, and of the head, and not via arrays."""
+    """Whether results depend on the example's number, and on the head's, other than by arrays."""
     one, two = np.zeros((1, 1, 1, 1), np.int32), np.arange(2, dtype=np.int32)
     arrays = Gathered(one, one, one, one, one + 1, one + 1)
     at: Any = Replaced(arrays, batch=two.reshape(2, 1, 1, 1), head=two.reshape(1, 2, 1, 1))
@@ -121,7 +121,7 @@ def reads_numbers(value: Value) -> tuple[bool, bool]:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _NumberedMask(Mask):
-    """A mask, told the numbers that examples and heads have in the whole call.
+    """A mask evaluated with the numbers that examples and heads have in the whole call.
 
     Attributes:
         mask: The mask.
@@ -148,7 +148,7 @@ class _NumberedMask(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _NumberedModifier(ScoreModifier):
-    """A score modifier, told the same.
+    """A score modifier evaluated with the numbers of the whole call.
 
     Attributes:
         modifier: The modifier.

@@ -1,8 +1,8 @@
-"""How the primitives are divided among devices: by examples and heads, which do not meet.
+"""Divides the primitives among devices, by examples and heads, which are independent.
 
-Each device runs its part as a call of its own: it chooses the back end, makes the lists and runs
-the kernels. The other axes of arrays are whole on each device. How arrays are sharded is XLA's to
-say, when it partitions the program; see `_compat.partitioned`.
+Each device runs its part as a separate call: it chooses the back end, makes the lists and runs the
+kernels. The other axes of arrays are whole on each device. XLA decides how arrays are sharded, when
+it partitions the program; see `_compat.partitioned`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -76,8 +76,8 @@ class _Layout:
 
     Attributes:
         sizes: B, N and K, the axes that may be divided, by these letters.
-        operands: Of each operand its axes: these letters, and `-` for one that is not divided.
-        results: Of each result likewise.
+        operands: The axes of each operand: these letters, and `-` for an axis that is not divided.
+        results: The axes of each result, in the same notation.
         is_gradient: Whether the results are gradients by operands.
     """
 
@@ -87,7 +87,7 @@ class _Layout:
     is_gradient: bool
 
     def without(self, *axes: str) -> "_Layout":
-        """The layout with some axes that are not divided."""
+        """The layout with these axes not divided."""
         blank = str.maketrans(dict.fromkeys(axes, "-"))
         operands, results = (
             tuple(one.translate(blank) for one in side) for side in (self.operands, self.results)
@@ -96,7 +96,7 @@ class _Layout:
 
     @property
     def rule(self) -> str:
-        """How shardings propagate: by examples and heads; each other axis is for itself."""
+        """The rule by which shardings propagate: along examples and heads only."""
         key_heads = "n" if self.sizes["N"] == self.sizes["K"] else "k"
         factors = {"B": "b", "N": "n", "K": key_heads}
         counter = itertools.count()
@@ -110,13 +110,13 @@ class _Layout:
         return f"{of(self.operands)} -> {of(self.results)}"
 
     def over(self, letter: str, specs: Sequence[_compat.Spec]) -> MeshAxes:
-        """The mesh axes that an axis is sharded over, in the first array where it is."""
+        """The mesh axes that an axis is sharded over, in the first array that is sharded by it."""
         arrays = zip((*self.operands, *self.results), specs, strict=True)
         every = (spec[axes.index(letter)] for axes, spec in arrays if letter in axes)
         return next(filter(None, every), ())
 
     def specs(self, over: Mapping[str, MeshAxes]) -> tuple[list[_compat.Spec], list[_compat.Spec]]:
-        """How operands and results are sharded."""
+        """The shardings of operands and results."""
         operands, results = (
             [tuple(over.get(axis, ()) for axis in axes) for axes in side]
             for side in (self.operands, self.results)
@@ -190,7 +190,7 @@ def _part(  # noqa: PLR0917 - the arrays come last
     over_group = over["N"][len(over["K"]) :]
     if not over_group:
         return _summed(layout, over, results=run(*flat))
-    # The device has more key heads than those of its query heads.
+    # The device holds more key heads than its query heads need.
     heads, key_heads = (x.shape[2] for x in flat[:2])
     group = layout.sizes["N"] // layout.sizes["K"]
     first, count = lax.axis_index(over_group) * heads // group, max(1, heads // group)
@@ -206,7 +206,7 @@ def _part(  # noqa: PLR0917 - the arrays come last
 
 
 def _among(x: Array, first: Array, *, heads: int) -> Array:
-    """Some key heads [B, S, some, size] among zeros for the others."""
+    """An array of all key heads: those in `x` [B, S, some, size], and zeros for the others."""
     zeros = jnp.zeros((*x.shape[:2], heads, x.shape[3]), x.dtype)
     return lax.dynamic_update_slice_in_dim(zeros, x, first, 2)
 
@@ -214,7 +214,7 @@ def _among(x: Array, first: Array, *, heads: int) -> Array:
 def _summed(
     layout: _Layout, over: Mapping[str, MeshAxes], *, results: Iterable[Array]
 ) -> list[Array]:
-    """Results of a device, gradients by operands that devices share summed over these."""
+    """Psum gradients over mesh axes on which the operand is replicated; other results stay."""
     if not layout.is_gradient:
         return list(results)
     every = (*over["B"], *over["N"])
@@ -228,7 +228,7 @@ def _summed(
 
 
 def _longest(over: Sequence[str], fits: Callable[[MeshAxes], bool]) -> MeshAxes:
-    """The first ones of some mesh axes, as many as fit; none always do."""
+    """The longest prefix of some mesh axes that fits; the empty one always does."""
     return next(part for n in range(len(over), -1, -1) if fits(part := tuple(over[:n])))
 
 

@@ -1,7 +1,7 @@
 """`Positions` as arrays, for masks outside of Pallas kernels.
 
-`Gathered` is any set of elements, and `block` those of one tile, whose position may be traced.
-`Replaced` is any `Positions` with some attributes of its own.
+`Gathered` is any set of elements, and `block` makes the elements of one tile, whose position may be
+traced. `Replaced` is a `Positions` with some attributes replaced.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -73,12 +73,12 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Block(Gathered):
-    """`Gathered` of neighbours, of every example and head or of one; it slices where it can.
+    """`Gathered` for contiguous positions, of all examples and heads or of one; it can slice.
 
     Attributes:
         first: The first query and key, which may be traced.
-        tile: How many of each.
-        every: Whether `batch`, and `head`, hold all numbers, and not one.
+        tile: The numbers of queries and keys.
+        every: Whether `batch` holds all examples instead of one; the same for `head`.
     """
 
     first: tuple[Array, Array] = (0, 0)
@@ -141,7 +141,7 @@ def block(
 
     Args:
         first: The first query and the first key, multiples of the tile; ints or traced i32[].
-        tile: How many queries and keys.
+        tile: The numbers of queries and keys.
         lengths: Valid lengths of queries and keys, i32[B or 1].
         batch: All examples, as i32[B] ascending from 0, or one, as i32[].
         head: All query heads, as i32[N] ascending from 0, or one, as i32[].
@@ -172,7 +172,7 @@ class Replaced:
 
     Args:
         at: The positions.
-        **attributes: By name, such as `batch` or `query_length`.
+        **attributes: The new values by name, such as `batch` or `query_length`.
     """
 
     def __init__(self, at: Positions, **attributes: Any) -> None:

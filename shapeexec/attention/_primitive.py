@@ -104,6 +104,7 @@ def _transpose(
 def _no_second_derivative(*_: Any, **__: Any) -> Any:
     raise BackendError(
         "attention has no second derivative.",
+        where=_compat.describe_line(_compat.user_place()),
         why="its back ends compute the function, its derivative and its gradient only",
         fix="call jax.nn.dot_product_attention where a Hessian is needed",
     )

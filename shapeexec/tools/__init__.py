@@ -1,6 +1,6 @@
 """Tools for users' models, such as `validate`. Nothing else in the library imports them.
 
-Benchmarks and the soak are imported when they are asked for: who serves a model needs none of them.
+Benchmarks and the soak are imported on first access: serving a model needs none of them.
 """
 
 import importlib
@@ -78,11 +78,11 @@ _LATE = {
     "TuningRow": "tuning._report",
     "tune_attention": "tuning._tune",
 }
-"""By name where it is; what is heavy is in no `__init__`, which command lines import."""
+"""The module of each name. Command lines import each `__init__`, so those import nothing heavy."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
-        # As Python tells it, so that `hasattr` works.
+        # Python's own error and message, so that `hasattr` works.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -1,6 +1,6 @@
-"""How long calls take: in turns, so that what slows one slows the others.
+"""Timing of calls that take turns, so that a slow moment of the machine slows all of them alike.
 
-What is called is up to the command.
+The command decides what is called.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -28,8 +28,8 @@ def in_turns(works: Mapping[str, Work], *, rounds: int) -> dict[str, float]:
     """Median seconds of calls that take turns, in the opposite order every other round.
 
     Args:
-        works: By name; what they compile has been compiled.
-        rounds: How often each has its turn.
+        works: The calls, by name; each has already been compiled.
+        rounds: How often each call has its turn.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     order = list(works)

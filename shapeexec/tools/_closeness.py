@@ -24,7 +24,7 @@ _TOLERANCES = {1: 0.6, 2: 0.05, 4: 2e-5, 8: 1e-11}
 """The tolerance relative to the largest element, by bytes of a float."""
 
 _WIDE = {"int": np.int64, "float": np.float64, "complex": np.complex128}
-"""What NumPy computes with, by the kind of a dtype; int4 and the like are among the integers."""
+"""The wide NumPy dtype for each kind of dtype; int4 and similar dtypes count as integers."""
 
 _NUDGES = 4
 _AMPLIFIED = 64
@@ -47,7 +47,7 @@ def difference(got: Any, want: Any, *, reach: float = 0.0) -> str | None:
     Args:
         got: An array.
         want: The expected array, with the expected shape and dtype. NaN equals NaN.
-        reach: The magnitude of intermediate values, if larger than that of the elements.
+        reach: The magnitude of intermediate values, if larger than the elements' magnitude.
     """
     if _described(got) != _described(want):
         return f"{_described(got)} instead of {_described(want)}"

@@ -1,6 +1,6 @@
-"""`--device`: on which of the devices that JAX sees a command runs.
+"""The option `--device`: the device, among those JAX sees, that a command runs on.
 
-What runs there is up to the command.
+The command decides what runs there.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -23,7 +23,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     """Add `--device` to a command.
 
     Args:
-        parser: Of the command.
+        parser: The command's parser.
     """
     parser.add_argument("--device", metavar="NAME", help="cpu, gpu, tpu, or gpu:1; default JAX's")
 

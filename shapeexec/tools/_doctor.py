@@ -50,10 +50,10 @@ _SHOWN = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found out about one thing.
+    """The result of one check.
 
     Attributes:
-        about: The thing: `jax`, `attention: triton`.
+        about: The subject of the check: `jax`, `attention: triton`.
         state: `"ok"`; `"note"`, which is worth knowing; or `"bad"`, which should be mended.
         text: What was found.
         fix: What to do; empty: nothing.
@@ -150,8 +150,9 @@ def _number(version: str) -> tuple[int, ...]:
 def _devices() -> Iterator[Finding]:
     devices = cast(list[Any], jax.devices())
     kinds = collections.Counter[str](device.device_kind for device in devices)
-    told = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    yield Finding("devices", "ok", f"{told} ({jax.default_backend()}), {machine()['cores']} cores")
+    counted = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    text = f"{counted} ({jax.default_backend()}), {machine()['cores']} cores"
+    yield Finding("devices", "ok", text)
 
 
 def _packages() -> Iterator[Finding]:
@@ -218,12 +219,12 @@ def _self_test() -> Iterator[Finding]:
     x = np.random.default_rng(0).normal(size=(3, 11, 4)).astype(np.float32)
     start = time.perf_counter()
     try:
-        told = str(validate(run, np.ones(4, np.float32), x, rounds=1))
+        report = str(validate(run, np.ones(4, np.float32), x, rounds=1))
     except ShapeExecError as error:
         text, fix = str(error), "please report it: this is a bug, of shapeexec, jax or XLA"
         yield Finding("self-test", "bad", text, fix)
     else:
-        yield Finding("self-test", "ok", f"{told}, in {time.perf_counter() - start:.1f} s")
+        yield Finding("self-test", "ok", f"{report}, in {time.perf_counter() - start:.1f} s")
 
 
 def add_command(tools: Any) -> None:

@@ -1,6 +1,6 @@
-"""Sizes of examples: as they are written on a command line, and the specs that examples show.
+"""Sizes of examples: parsed from a command line, and turned into specs by comparing examples.
 
-Files and functions are not known here.
+It knows nothing of files and functions.
 """
 
 # The arguments of users' functions may be of any type.
@@ -28,11 +28,11 @@ def sizes_of(text: str | None, defaults: Mapping[str, int]) -> list[dict[str, in
     """All combinations of the sizes that a string names.
 
     Args:
-        text: Such as `"b=1,3 s=5..8"`; None: the defaults.
-        defaults: The sizes of symbols that it does not name.
+        text: A string such as `"b=1,3 s=5..8"`; None: the defaults.
+        defaults: The sizes of symbols that `text` does not name.
 
     Raises:
-        ConfigError: It cannot be read, names other symbols, or too many combinations.
+        ConfigError: `text` cannot be parsed, names unknown symbols, or gives too many combinations.
     """
     given: dict[str, list[int]] = {}
     for item in (text or "").split():
@@ -62,7 +62,9 @@ def _numbers(item: str, text: str) -> list[int]:
         first, dots, last = part.partition("..")
         ends = (first, last) if dots else (first, first)
         if not all(end.isdecimal() and int(end) for end in ends) or int(ends[0]) > int(ends[1]):
-            raise ConfigError(f"--shapes {item}: {part!r} is no size.", option="shapes", fix=_FORM)
+            raise ConfigError(
+                f"--shapes {item}: {part!r} is not a size.", option="shapes", fix=_FORM
+            )
         found += range(int(ends[0]), int(ends[1]) + 1)
     return list(dict.fromkeys(found))
 
@@ -75,14 +77,15 @@ def shown(sizes: Mapping[str, int]) -> str:
 def specs_of_examples(
     example: Callable[..., tuple[Any, ...]], sizes: Mapping[str, int]
 ) -> tuple[Any, ...]:
-    """The specs that examples show: which axes grow with which size, and how fast.
+    """Find the specs by comparing examples: which axes grow with which size, and how fast.
 
     Args:
-        example: From sizes by keyword to the arguments.
-        sizes: Where to begin.
+        example: Returns the arguments for sizes given by keyword.
+        sizes: The sizes of the first example.
 
     Raises:
-        ConfigError: An axis is no sum of multiples of the sizes, or the arguments change otherwise.
+        ConfigError: An axis is not a sum of multiples of the sizes, or the arguments change in
+            another way.
     """
     base = example(**sizes)
     leaves, tree = jax.tree.flatten(base)
@@ -98,7 +101,7 @@ def specs_of_examples(
             if step == _STEPS[0]:
                 slopes[i][j][symbol] = grown
             elif grown != step * slopes[i][j][symbol]:
-                raise _refused(symbol, f"axis {j} of array {i} is no multiple of it")
+                raise _refused(symbol, f"axis {j} of array {i} is not a multiple of it")
     texts = [
         ", ".join(_dim(size, slope, sizes=sizes) for size, slope in zip(*pair, strict=True))
         if any(any(slope.values()) for slope in pair[1])
@@ -112,7 +115,7 @@ _STATIC = ""
 
 
 def _spec(tree: Any) -> Any:
-    """The spec of an argument; None where nothing of it changes."""
+    """The spec of an argument; None if none of its axes changes."""
     if all(text == _STATIC for text in jax.tree.leaves(tree)):
         return None
     return jax.tree.map(lambda text: text or None, tree)
@@ -133,7 +136,7 @@ def _dim(size: int, slope: Mapping[str, int], *, sizes: Mapping[str, int]) -> st
 
 def _refused(symbol: str, why: str) -> ConfigError:
     return ConfigError(
-        f"what example({symbol}=) shows is no spec.",
+        f"no spec describes how the arguments change with example({symbol}=).",
         option="example",
         why=why,
         fix='name the specs: FUNCTION = sx.Exec(fn, (None, "b, s"))',

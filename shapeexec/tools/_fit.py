@@ -62,20 +62,23 @@ def fit(
         sizes: The requests, each by symbol, `{"b": 4, "s": 100}`, or as a tuple in the order of the
             sorted symbols; or a mapping from tuple to count. An int where there is one symbol.
         graphs: The greatest number of graphs. None: 16, or as the options below say.
-        cost: From sizes by keyword to what a call costs; never falls as a size grows. None: the
-            seconds of the cost model, of which the running maximum is taken.
-        speed: That of the device which will run it. None: of the default device, measured.
-        multiple_of: What buckets are multiples of: for all symbols, or by symbol.
-        must: Buckets that must be there, by symbol; a list where there is one symbol, and where
-            each counts as a graph, used or not.
-        max_waste: The greatest share of the cost that padding may take. Without `graphs` the fewest
-            graphs that keep to it are chosen.
+        cost: A function of the sizes, given by keyword, that returns the cost of a call; it must
+            not fall as a size grows. None: the running maximum of the cost model's seconds.
+        speed: The speed of the device that will run it. None: measured on the default device.
+        multiple_of: The number that all buckets are multiples of: one for all symbols, or one by
+            symbol.
+        must: Buckets that must be among the result, by symbol. With one symbol a plain list, and
+            each of its buckets counts as a graph, used or not.
+        max_waste: The greatest share of the cost that padding may take. Without `graphs`, the
+            fewest graphs that satisfy it are chosen.
         max_memory: The most bytes that a call may need in its bucket, beside its arguments.
-        memory: From sizes by keyword to these bytes, such as those of a compiled bucket; where it
-            falls as a size grows, its running maximum counts. None: `memory` of the cost model.
+        memory: A function of the sizes, given by keyword, that returns these bytes, such as the
+            memory of a compiled bucket; where it falls as a size grows, its running maximum
+            counts. None: `memory` of the cost model.
         max_graphs: The greatest number of graphs where `graphs` is None.
-        compile_seconds: What a graph costs once. With the next two options, and without `graphs`,
-            the number of graphs is chosen at which calls and compiles take the least time together.
+        compile_seconds: The seconds to compile one graph. With the next two options, and without
+            `graphs`, the number of graphs is chosen that minimises the time of calls and compiles
+            together.
         requests_per_second: How many requests there are.
         horizon: For how many seconds the ladders will serve.
 
@@ -141,14 +144,14 @@ def _signature(function: Callable[..., Any], option: str) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{option}={function!r:.80} does not tell its parameters.",
+            f"{option}={function!r:.80} has no signature that names its parameters.",
             option=option,
             fix=_COST.replace("cost", option),
         ) from None
 
 
 def _required(cost: Callable[..., Any]) -> list[str]:
-    """The parameters without a default; *args and **kwargs are none."""
+    """The parameters without a default, except *args and **kwargs."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = _signature(cost, "cost").parameters.values()
     return [
@@ -157,7 +160,7 @@ def _required(cost: Callable[..., Any]) -> list[str]:
 
 
 def cost_of(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None) -> Cost:
-    """What a call costs, by a function, or in seconds by the cost model; see `fit`.
+    """The cost of a call: by a function, or in seconds by the cost model; see `fit`.
 
     Raises:
         ConfigError: The function cannot be called with these symbols.
@@ -176,7 +179,7 @@ def _memory_of(
         return _each(memory, "memory", symbols=symbols)
     if run is None:
         raise ConfigError(
-            f"max_memory: {run!r} does not tell the bytes that a call needs.",
+            f"max_memory: {run!r} has no estimate of the bytes that a call needs.",
             option="memory",
             fix="memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
         )
@@ -274,9 +277,9 @@ def _limits(
 def _most_graphs(graphs: int | None, max_graphs: int, *, is_chosen: bool, is_paid: bool) -> int:
     if graphs is not None and is_paid:
         raise ConfigError(
-            f"graphs={graphs!r} and compile_seconds=: each tells how many graphs there are.",
+            f"graphs={graphs!r} and compile_seconds=: both determine the number of graphs.",
             option="graphs",
-            fix="graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
+            fix="pass one of them; max_graphs= is the limit where compile_seconds= chooses",
         )
     most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
     return as_int(max_graphs, "max_graphs") if is_chosen else most
@@ -324,7 +327,7 @@ def _must(
     symbols = requests.symbols
     if given is not None and not isinstance(given, Mapping) and len(symbols) > 1:
         raise ConfigError(
-            f"must={given!r:.60} does not say of which symbol.",
+            f"must={given!r:.60} does not name the symbol.",
             option="must",
             got=f"the symbols are {named(symbols)}",
             fix=f"must={{{symbols[-1]!r}: [...]}}",
@@ -347,7 +350,7 @@ def _listed(buckets: Any, symbol: str) -> list[Any]:
         return list(buckets)
     except TypeError:
         raise ConfigError(
-            f"must['{symbol}']={buckets!r:.60} is no list of buckets.",
+            f"must['{symbol}']={buckets!r:.60} is not a list of buckets.",
             option="must",
             fix=f"must={{{symbol!r}: [64, 128]}}",
         ) from None
@@ -356,7 +359,7 @@ def _listed(buckets: Any, symbol: str) -> list[Any]:
 def _no_bucket(symbol: str, bucket: int, *, greatest: int, step: int) -> ConfigError:
     if bucket % step:
         return ConfigError(
-            f"must: {symbol}={bucket} is no multiple of {step}.",
+            f"must: {symbol}={bucket} is not a multiple of {step}.",
             option="must",
             fix=f"{-(-bucket // step) * step}, or another multiple_of=",
         )
@@ -370,7 +373,7 @@ def _no_bucket(symbol: str, bucket: int, *, greatest: int, step: int) -> ConfigE
 def _payback(
     compile_seconds: float | None, requests_per_second: float | None, *, horizon: float | None
 ) -> tuple[float, float] | None:
-    """What a graph costs, and how many requests there will be; None: nobody said."""
+    """The seconds of a graph, and the number of requests to come; None: no option was given."""
     given = {
         "compile_seconds": compile_seconds,
         "requests_per_second": requests_per_second,

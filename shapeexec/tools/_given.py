@@ -1,6 +1,6 @@
-"""What callers give to a tool, in Python and on the command line: names and numbers.
+"""Checks of the names and numbers given to a tool, in Python or on the command line.
 
-What the names mean is up to the tool.
+The tool decides what the names mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ Names = Sequence[str] | None
 Named = TypeVar("Named")
 
 _MOST = 1_000_000
-"""Minutes or seconds; a thread cannot wait as long as any float is."""
+"""The largest number of minutes or seconds: a thread cannot wait for an arbitrary float."""
 
 
 def names_of(text: str | None) -> tuple[str, ...] | None:
-    """The names of an option, with commas between them; `none` is none of them.
+    """Split an option at its commas; the text `none` gives no names.
 
     Args:
-        text: Of the command line; None: the option was not given.
+        text: The option's text; None: the option was not given.
     """
     if text is None:
         return None
@@ -29,15 +29,15 @@ def names_of(text: str | None) -> tuple[str, ...] | None:
 
 
 def listed(names: object, every: Iterable[str], *, option: str) -> tuple[str, ...]:
-    """Names, each once.
+    """Check a list of names, and drop repeated ones.
 
     Args:
         names: The names; None: all.
-        every: All.
-        option: What the names were given for.
+        every: All known names.
+        option: The option that the names were given for.
 
     Raises:
-        ConfigError: It is no list of strings.
+        ConfigError: `names` is not a list of strings.
     """
     if names is None:
         return tuple(every)
@@ -46,55 +46,57 @@ def listed(names: object, every: Iterable[str], *, option: str) -> tuple[str, ..
         if all(isinstance(name, str) for name in found):
             return tuple(dict.fromkeys(map(str, found)))
     raise ConfigError(
-        f"{option}={names!r:.80} is no list of names.",
+        f"{option}={names!r:.80} is not a list of names.",
         option=option,
         fix=f"{option}=[{names!r:.80}]" if isinstance(names, str) else f'{option}=["name"]',
     )
 
 
 def chosen(known: Mapping[str, Named], names: Names, *, option: str) -> tuple[Named, ...]:
-    """What is called so.
+    """The values with the given names.
 
     Args:
-        known: By name.
+        known: All values, by name.
         names: The names; None: all.
-        option: What the names were given for.
+        option: The option that the names were given for.
 
     Raises:
-        ConfigError: Nothing is called so.
+        ConfigError: A name is unknown.
     """
     asked = listed(names, known, option=option)
     for name in asked:
         if name not in known:
             raise ConfigError(
-                f"{option}: there is no {name!r}.", option=option, fix=", ".join(known)
+                f"{option}: there is no {name!r}.",
+                option=option,
+                fix=f"choose from {', '.join(known)}",
             )
     return tuple(known[name] for name in asked)
 
 
 def check_time(option: str, value: object, *, such_as: int) -> None:
-    """Check minutes or seconds.
+    """Check a number of minutes or seconds.
 
     Raises:
-        ConfigError: It is no positive number, or an endless one.
+        ConfigError: `value` is not a positive number, or is too large.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
         raise ConfigError(
-            f"{option}={value!r:.80} is no number above 0 and up to {_MOST:,}.",
+            f"{option}={value!r:.80} is not a number above 0 and up to {_MOST:,}.",
             option=option,
             fix=f"{option}={such_as}",
         )
 
 
 def check_count(option: str, value: object, *, least: int, such_as: int) -> None:
-    """Check a whole number.
+    """Check an integer.
 
     Raises:
-        ConfigError: It is none, or less than `least`.
+        ConfigError: `value` is not an integer, or is less than `least`.
     """
     if not (is_int(value) and value >= least):
         raise ConfigError(
-            f"{option}={value!r:.80} is no whole number from {least} on.",
+            f"{option}={value!r:.80} is not an integer >= {least}.",
             option=option,
             fix=f"{option}={such_as}",
         )

@@ -39,11 +39,12 @@ def gradient_of(settings: Settings) -> Callable[..., Any]:
 def by_floats(
     pure: Callable[..., Any], *, shapes: Sequence[Shape | None] | None = None
 ) -> Callable[..., Any]:
-    """See `gradient_of`, of a function of flat arrays.
+    """The same gradients as `gradient_of`, for a function of flat arrays.
 
     Args:
         pure: The function.
-        shapes: Per leaf of its result the front corner that counts; None: all of each.
+        shapes: For each leaf of its result, the shape of the front corner that counts; None: all
+            elements count.
     """
 
     def gradients(*leaves: Any) -> Any:

@@ -35,7 +35,7 @@ class Culprit:
     Attributes:
         primitive: Its primitive.
         where: The user's line, `code  (file.py:12)`; None if unknown.
-        shapes: Its operands and results, `f32[b,s] -> f32[b]`.
+        shapes: The types of its operands and results, `f32[b,s] -> f32[b]`.
         difference: How the results differ.
     """
 

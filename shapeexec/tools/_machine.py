@@ -1,6 +1,6 @@
-"""Where a figure was measured: without it, it is worth nothing.
+"""The machine and the versions that a figure was measured with; no figure is published without.
 
-What was measured is up to the benchmark.
+The benchmark decides what is measured.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -18,7 +18,7 @@ import jax
 
 
 def machine(optional: Sequence[str] = ()) -> dict[str, Any]:
-    """The machine, and the versions of what ran.
+    """The machine, and the versions of the software that ran.
 
     Args:
         optional: Distributions whose versions are included if they are installed.
@@ -39,7 +39,7 @@ def machine(optional: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -60,7 +60,7 @@ def _cpu_model() -> str:
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in use now, in bytes; 0 where the system does not tell."""
+    """The memory of this process that is in use now, in bytes; 0 where it is unknown."""
     with contextlib.suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -1,6 +1,6 @@
-"""An Exec's counters and latencies for Prometheus, by its own client library.
+"""An Exec's counters and latencies for Prometheus, through Prometheus' client library.
 
-`Exec.on_event` and `Exec.stats` are the sources; servers and push gateways are the client's.
+`Exec.on_event` and `Exec.stats` are the sources; the client library has servers and push gateways.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from shapeexec.execution import Event, Exec, Stats
 
 @dataclasses.dataclass(frozen=True)
 class _Metric:
-    """One name that is scraped.
+    """One scraped metric.
 
     Attributes:
         name: Without `shapeexec_`, and without the `_total` of a counter.
-        kind: The client's kind of it.
-        help: Its line of help.
+        kind: The client's word for its kind, such as `counter`.
+        help: Its help line.
         label: The label beside `function`, or "".
-        read: Its values by the value of that label.
+        read: Returns its values, by the value of `label`.
     """
 
     name: str
@@ -95,7 +95,7 @@ METRICS: tuple[_Metric, ...] = (
 
 
 class _Collector:
-    """What one registry scrapes: the stats of each Exec, read when it asks, and latencies."""
+    """The metrics of one registry: each Exec's stats, read at each scrape, and the latencies."""
 
     def __init__(self, client: Any, core: Any, *, registry: Any) -> None:
         self._core = core
@@ -113,7 +113,7 @@ class _Collector:
         """Scrape an Exec under a name.
 
         Raises:
-            ConfigError: Another one has it.
+            ConfigError: Another Exec has this name.
         """
         with self._lock:
             held = self._runs.get(name)
@@ -131,7 +131,7 @@ class _Collector:
             self._runs.pop(name, None)
 
     def describe(self) -> list[Any]:
-        """No names: the registry would collect to learn them."""
+        """Return nothing: without this method the registry would collect to learn the names."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -145,8 +145,8 @@ class _Collector:
             family = getattr(self._core, kind)(
                 f"shapeexec_{metric.name}", metric.help, labels=labels
             )
-            for name, told in stats.items():
-                for value, number in metric.read(told).items():
+            for name, counts in stats.items():
+                for value, number in metric.read(counts).items():
                     family.add_metric([name, value] if metric.label else [name], number)
             yield family
 
@@ -172,7 +172,7 @@ def prometheus_metrics(
         A function that stops the export.
 
     Raises:
-        ConfigError: `prometheus_client` is not installed, `run` is no Exec, or the registry has
+        ConfigError: `prometheus_client` is not installed, `run` is not an Exec, or the registry has
             metrics of this name.
 
     Example:
@@ -186,7 +186,7 @@ def prometheus_metrics(
     """
     try:
         import prometheus_client  # noqa: PLC0415 - it may not be installed
-        from prometheus_client import core  # noqa: PLC0415 - likewise
+        from prometheus_client import core  # noqa: PLC0415 - it may not be installed
     except ModuleNotFoundError as error:
         raise ConfigError(
             "prometheus_metrics needs prometheus_client, which is not installed.",
@@ -196,7 +196,7 @@ def prometheus_metrics(
     given: Any = run  # whatever the caller passes
     if not isinstance(given, Exec):
         raise ConfigError(
-            f"prometheus_metrics: {run!r:.80} is no Exec.",
+            f"prometheus_metrics: {run!r:.80} is not an Exec.",
             option="run",
             fix="prometheus_metrics(sx.Exec(fn, ...))",
         )

@@ -31,21 +31,24 @@ def optimize(
 ) -> Optimized:
     """Find better buckets near those of an `Exec`: remove, merge and split some.
 
-    `sx.fit` chooses all buckets anew; here each change is small, and its effect is told. The calls
-    that were seen are taken for those to come: a graph is worth it if it spares them more than it
-    costs.
+    `sx.fit` chooses all buckets anew; here each change is small, and its effect is reported. Future
+    calls are assumed to be like the calls seen so far: a graph is added if it saves these calls
+    more than it costs.
 
     Args:
         run: The Exec, for its buckets and its cost model.
         sizes: The requests, as `sx.fit` takes them. None: the calls that `run` has seen.
-        cost: From sizes by keyword to what a call costs. None: the seconds of the cost model.
-        speed: That of the device which will run it. None: of the default device, measured.
-        remove: Buckets of less than this share of the requests go; 0: none. The greatest stays.
-        merge: Whether a bucket goes if its calls cost less in the next one than its graphs do.
-        split: Buckets of which more than this share of the cost is padding get another one inside,
-            where that spares more than the graphs cost; 1: none.
-        graph_cost: What a graph costs, in the unit of `cost`. None: the mean seconds that making
-            one took in `run`.
+        cost: A function of the sizes, given by keyword, that returns the cost of a call. None: the
+            seconds of the cost model.
+        speed: The speed of the device that will run it. None: measured on the default device.
+        remove: Buckets with less than this share of the requests are removed; 0: none. The greatest
+            bucket stays.
+        merge: Whether to remove a bucket if its calls cost less extra in the next bucket than its
+            graphs cost.
+        split: Buckets with more than this share of padding in their cost are split, where that
+            saves more than the new graphs cost; 1: none.
+        graph_cost: The cost of making a graph, in the unit of `cost`. None: the mean seconds that
+            making a graph took in `run`.
 
     Returns:
         The ladders, and what each change does.
@@ -63,7 +66,7 @@ def optimize(
     given: Any = run  # a caller without a type checker may pass anything
     if not isinstance(given, Exec):
         raise ConfigError(
-            f"optimize: {run!r:.80} is no Exec, and has no buckets.",
+            f"optimize: {run!r:.80} is not an Exec, and has no buckets.",
             option="run",
             fix="sx.optimize(run), with run=sx.Exec(...); sx.fit takes a cost alone",
         )
@@ -92,13 +95,13 @@ def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
             f"{' whose sizes have buckets' if found.calls else ''}.",
             option="sizes",
             got=f"{found.calls} calls, {run.specs}" if found.calls else None,
-            fix="sx.optimize(run, sizes), or call it before",
+            fix="pass sizes: sx.optimize(run, sizes); or call run first",
         )
     return read_requests(found.padded_sizes, symbols)
 
 
 def _early(run: Exec, symbols: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
-    """The sizes of calls that ran exactly before their axes were symbols; see `Exec.specs`."""
+    """The sizes of calls before their axes became symbols, which ran exactly; see `Exec.specs`."""
     found = run.analysis()
     if sum(found.padded_sizes.values()) == found.calls:
         return {}

@@ -1,6 +1,6 @@
-"""Where a command writes its figures: `--json` and `--plot`, the same in all commands.
+"""The options `--json` and `--plot`, which write the figures of a command to files.
 
-What the figures are is up to the command.
+The command decides what the figures are.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def add_json(parser: argparse.ArgumentParser, what: str = "all figures") -> None
     """Add `--json` to a command.
 
     Args:
-        parser: Of the command.
-        what: What is written.
+        parser: The command's parser.
+        what: What the command writes, for the help text.
     """
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} here")
 
@@ -32,17 +32,17 @@ def add_plot(parser: argparse.ArgumentParser, what: str = "them") -> None:
     """Add `--plot` to a command.
 
     Args:
-        parser: Of the command.
-        what: What is drawn.
+        parser: The command's parser.
+        what: What the command draws, for the help text.
     """
     parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {what} here (matplotlib)")
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check, before anything is measured, that what was measured can be drawn and written.
+    """Check, before anything is measured, that the figures can be drawn and written.
 
     Args:
-        options: Of the command line.
+        options: The parsed command line.
 
     Raises:
         ConfigError: matplotlib is not installed or knows no such format, or a file cannot be
@@ -55,7 +55,7 @@ def check(options: argparse.Namespace) -> None:
         _check_format(given["plot"])
     for name, path in given.items():
         if path is not None:
-            with _told(path, f"--{name}"):
+            with _os_errors_as_config_errors(path, f"--{name}"):
                 _check_place(path)
 
 
@@ -75,10 +75,10 @@ def _check_format(path: Path) -> None:
 def _check_place(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
-        # As writing to it would fail, later; `_told` tells both.
+        # Writing to it would raise this later.
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        # Likewise.
+        # Writing to it would raise this later.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
@@ -86,8 +86,8 @@ def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None
     """Write figures where the options say.
 
     Args:
-        options: Of the command line.
-        figures: Plain types, as JSON has them.
+        options: The parsed command line.
+        figures: Values of JSON's types.
         draw: Writes a picture to a path; None: the command has no `--plot`.
 
     Raises:
@@ -96,7 +96,7 @@ def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None
     if options.json is not None:
         write_text(options.json, json.dumps(figures, indent=1) + "\n")
     if draw is not None and options.plot is not None:
-        with _told(options.plot, "--plot"):
+        with _os_errors_as_config_errors(options.plot, "--plot"):
             draw(options.plot)
 
 
@@ -106,12 +106,12 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
-    with _told(path, "the output"):
+    with _os_errors_as_config_errors(path, "the output"):
         path.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def _told(path: Path, name: str) -> Generator[None]:
+def _os_errors_as_config_errors(path: Path, name: str) -> Generator[None]:
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Saying how far a run is: to who asked for it, else on stdout, with rich where somebody watches.
+"""Reports progress: to a callback, or on stdout, as a bar by rich if stdout is a terminal.
 
-Without rich each line tells what is done and the time.
+Without rich each line holds what is done and the time.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ Tell = Callable[[str], object]
 def progress(
     total: int, tell: Tell | None
 ) -> Generator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """Two functions: one tells a line, the other that one more of `total` is done.
+    """Yield two functions: one reports a line of text, the other that one more step is done.
 
     Args:
-        total: How much there is to do.
-        tell: Takes the lines; None: stdout does.
+        total: The number of steps.
+        tell: Called with each line; None: lines are printed on stdout.
     """
     write = tell or functools.partial(print, flush=True)
     start, done = time.monotonic(), 0

@@ -1,6 +1,6 @@
 """Strategies as a command line names them: `pow2,linear:128,fit:16`.
 
-What `fit` is fitted to is up to the command; all other strings are those of `Exec(buckets=)`.
+The command decides what `fit` is fitted to; all other strings are as `Exec(buckets=)` takes them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +16,13 @@ Fitted = TypeVar("Fitted")
 
 
 def split(texts: Iterable[str]) -> list[str]:
-    """The strategies of strings that commas separate, but for the numbers of one: `hybrid:64,64`.
+    """Split strings at commas into strategies; commas inside one strategy stay: `hybrid:64,64`.
 
     Args:
-        texts: Such as `["pow2,hybrid:64,64", "fit:16"]`.
+        texts: Strings such as `["pow2,hybrid:64,64", "fit:16"]`.
 
     Raises:
-        ConfigError: One is no strategy.
+        ConfigError: A text does not name a strategy.
     """
     found: list[str] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -38,14 +38,15 @@ def split(texts: Iterable[str]) -> list[str]:
 def strategy_of(
     given: str | Strategy, *, fitted: Mapping[str, Callable[[int], Fitted]]
 ) -> Strategy | Fitted:
-    """A strategy, or what was fitted.
+    """The strategy that a text names, or one that is fitted.
 
     Args:
         given: A strategy, or its text.
-        fitted: By kind, what makes it from a number of graphs: `{"fit": ...}`.
+        fitted: For each fitted kind a function from a number of graphs to a strategy:
+            `{"fit": ...}`.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: `given` is not a strategy.
     """
     kind, _, number = given.partition(":") if isinstance(given, str) else ("", "", "")
     make = fitted.get(kind.strip())

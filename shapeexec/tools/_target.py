@@ -1,6 +1,6 @@
 """`FILE:FUNCTION` on a command line: a function of a file, and examples of its arguments.
 
-What is done with the function is up to the command.
+The command decides what to do with the function.
 """
 
 import argparse
@@ -23,7 +23,7 @@ FILE:FUNCTION is a Python file and a name in it: an sx.Exec, or a function. The 
 function `example`, which takes sizes by keyword, each with a default, and returns a tuple: the
 arguments of FUNCTION at these sizes. --shapes "b=1,3 s=5..8" calls it for each combination.
 """
-_PREFIX = "shapeexec_target_"  # a file random.py must not take the place of a module
+_PREFIX = "shapeexec_target_"  # so that a file named random.py does not replace that module
 EXAMPLE = "def example(b=3, s=100): return (params, np.ones((b, s), np.float32))"
 
 
@@ -32,10 +32,10 @@ class Target:
     """A function that a command is about, with examples of its arguments.
 
     Attributes:
-        name: As it was asked for.
+        name: Its name on the command line.
         given: What the file holds: an `Exec` or a function.
-        example: From sizes by keyword to the arguments.
-        defaults: The sizes that `example` has by itself.
+        example: Returns the arguments for sizes given by keyword.
+        defaults: The default sizes of `example`.
 
     Example:
         >>> target = Target("mean", jnp.mean, lambda s=5: (np.ones(s, np.float32),), {"s": 5})
@@ -67,7 +67,7 @@ class Target:
         """Make the arguments of a call.
 
         Args:
-            **sizes: By symbol; those that are left out are the defaults.
+            **sizes: The sizes by symbol; a size that is left out has its default.
 
         Returns:
             The positional arguments.
@@ -94,8 +94,9 @@ class Target:
                 fix=EXAMPLE,
             ) from error
         if not isinstance(found, tuple):
+            kind = type(found).__name__
             raise ConfigError(
-                f"{self.name}: example({_shown(at)}) returns a {type(found).__name__}, no tuple.",
+                f"{self.name}: example({_shown(at)}) returns a {kind}, not a tuple.",
                 option="example",
                 fix="return (x,), with a comma, of a single argument",
             )
@@ -107,7 +108,7 @@ def add_target(parser: argparse.ArgumentParser, *names: str) -> None:
 
     Args:
         parser: Of the command.
-        *names: The names of positional options; the first must be there.
+        *names: The names of the positional options; the first is required.
     """
     for number, name in enumerate(names):
         parser.add_argument(name, metavar="FILE:FUNCTION", nargs="?" if number else None)
@@ -121,12 +122,12 @@ def add_example(parser: argparse.ArgumentParser) -> None:
         parser: Of the command.
     """
     parser.add_argument(
-        "--example", default="example", metavar="NAME", help="of the function of examples"
+        "--example", default="example", metavar="NAME", help="the function that makes examples"
     )
     parser.add_argument(
         "--shapes",
         metavar="SIZES",
-        help='all combinations of "b=1,3 s=5..8"; default: those that `example` has',
+        help='all combinations of "b=1,3 s=5..8"; default: the defaults of `example`',
     )
 
 
@@ -162,7 +163,7 @@ def read_target(text: str, *, example: str = "example") -> Target:
 
 
 def _loaded(path: Path) -> Mapping[str, Any]:
-    """The names of a file, which is run; again by each command, with modules beside it in reach."""
+    """Run a file, anew for each command, and return its names. It may import modules beside it."""
     if not path.is_file():
         raise ConfigError(
             f"there is no file {path}.", option="FILE:FUNCTION", fix="the path of a Python file"
@@ -170,7 +171,7 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(
-            f"{path} is no Python file.", option="FILE:FUNCTION", fix="a file named *.py"
+            f"{path} is not a Python file.", option="FILE:FUNCTION", fix="a file named *.py"
         )
     module = importlib.util.module_from_spec(spec)
     beside = str(path.parent.resolve())
@@ -194,7 +195,7 @@ def _named(module: Mapping[str, Any], name: str, *, file: str, fix: str = "") ->
     if callable(value):
         return value
     known = [key for key, one in module.items() if callable(one) and not key.startswith("_")]
-    is_there = "is no function" if name in module else "is not there"
+    is_there = "is not a function" if name in module else "is not there"
     raise ConfigError(
         f"{file}: {name} {is_there}.",
         option="FILE:FUNCTION",
@@ -208,9 +209,10 @@ def _defaults(maker: Any, name: str) -> dict[str, int]:
     sizes = {key: one.default for key, one in parameters.items()}
     for key, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            told = "no default" if size is inspect.Parameter.empty else f"the default {size!r:.40}"
+            is_empty = size is inspect.Parameter.empty
+            default = "no default" if is_empty else f"the default {size!r:.40}"
             raise ConfigError(
-                f"{name}: the size {key} has {told}.", option="example", fix=f"{key}=100"
+                f"{name}: the size {key} has {default}.", option="example", fix=f"{key}=100"
             )
     return sizes
 
@@ -220,7 +222,7 @@ def _shown(sizes: Mapping[str, int]) -> str:
 
 
 def _last_line(error: Exception) -> str | None:
-    if isinstance(error, SyntaxError):  # its frames are those of the import
+    if isinstance(error, SyntaxError):  # its frames are frames of the import
         line = (error.text or "").strip()
         return f"{line}  ({Path(error.filename or '').name}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,7 +1,8 @@
-"""Whether the masks of a function that masks for itself hold, and where they do not.
+"""Finds where a function that masks for itself (`masking=False`) lets padding in.
 
-`_locate` blames a rule, here it is the user's equation. The function's program at the true sizes
-and the one at the buckets run side by side, and the first equation whose valid part differs is it.
+`_locate` finds a wrong rule of the library; this module finds a wrong equation of the user. The
+function's programs at the true sizes and at the buckets run side by side, up to the first equation
+whose valid elements differ.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -25,7 +26,7 @@ from shapeexec.tools import _closeness
 from shapeexec.tools._gradients import corner
 from shapeexec.tools._locate import Culprit, run_unpadded
 
-Pair = tuple[Any, Any]  # of the true sizes, and of the buckets
+Pair = tuple[Any, Any]  # a value at the true sizes, and the same at the buckets
 
 
 class _Met(NamedTuple):
@@ -34,7 +35,7 @@ class _Met(NamedTuple):
     Attributes:
         true: The array at the true sizes.
         whole: The array at the buckets.
-        is_aligned: Whether the former is a corner of the latter, up to rounding.
+        is_aligned: Whether `true` is a corner of `whole`, up to rounding.
     """
 
     true: Any
@@ -43,7 +44,7 @@ class _Met(NamedTuple):
 
 
 def padded_leaves(plan: Plan, call: BoundCall) -> list[Any]:
-    """The flat arguments of a call at its buckets."""
+    """The flat arguments of a call, padded to its buckets."""
     args, kwargs = make_ready(plan, call).pad(call.call.arrays, call.call.named)
     return jax.tree.leaves((tuple(args), dict(kwargs)))
 
@@ -76,13 +77,13 @@ def program(fn: Callable[..., Any], leaves: Sequence[Any]) -> Any:
 def first_difference(programs: Pair, leaves: Sequence[Pair]) -> Culprit | None:
     """The first equation that lets padding into valid elements; None: none does.
 
-    Where a value is no corner of the one at the buckets, as behind a reshape that merges a padded
-    axis, its elements cannot be told apart: the first equation is meant whose result has one shape
-    at all sizes, or whose operands are corners.
+    A value at the true sizes may not be a corner of the value at the buckets, as after a reshape
+    that merges a padded axis. Valid elements and padding cannot be distinguished there, so only
+    equations are compared whose result has one shape at all sizes, or whose operands are corners.
 
     Args:
         programs: The program at the true sizes, and the one at the buckets.
-        leaves: Likewise per argument.
+        leaves: For each argument, its arrays for the two programs.
     """
     both = _Both(programs, leaves)
     read = (_compat.live_equations(each.jaxpr, each.jaxpr.outvars) for each in programs)
@@ -108,7 +109,7 @@ class _Both:
             self._write(a, _Met(*values, is_aligned=True))
 
     def met(self, true: Any, whole: Any) -> Culprit | None:
-        """Run an equation of both programs; itself, if it lets padding in."""
+        """Run an equation of both programs, and return it if it lets padding in."""
         operands = [self._read(a, b) for a, b in zip(true.invars, whole.invars, strict=True)]
         given = [operand.true for operand in operands]
         want = run_unpadded(true, {}, arrays=given)
@@ -148,8 +149,8 @@ class _Both:
 
 
 def _branch(eqn: Any) -> Culprit:
-    told = "at the buckets the program goes on with other equations, for the code reads a size"
-    return _culprit(eqn, told)
+    why = "at the buckets the program goes on with other equations, for the code reads a size"
+    return _culprit(eqn, why)
 
 
 def _culprit(eqn: Any, difference: str) -> Culprit:
@@ -161,13 +162,13 @@ def _culprit(eqn: Any, difference: str) -> Culprit:
 
 
 def refuse(what: str, culprit: Culprit | None, *, plan: Plan, poison: str | None) -> Never:
-    """Raise that a function's own masks do not hold.
+    """Raise the error for a function whose own masks do not hold.
 
     Args:
         what: What differs.
         culprit: The first equation that lets padding in; None: none does by itself.
         plan: The plan of the call.
-        poison: What filled its padding; None: its own modes.
+        poison: The values that filled its padding; None: the padding that `padding=` names.
 
     Raises:
         ValidationError: Always.

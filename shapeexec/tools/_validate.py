@@ -150,7 +150,7 @@ def validate(
 
 
 def _with_specs(ex: Exec, args: Any, *, kwargs: Any) -> Exec:
-    """An Exec of the specs that were found, or of those that give a call something to pad."""
+    """An Exec with specs: its own, or those found so that the call has something to pad."""
     own = ex.settings
     if own.in_shapes is not None:
         return ex
@@ -163,7 +163,7 @@ def _with_specs(ex: Exec, args: Any, *, kwargs: Any) -> Exec:
 def _check_rounds(rounds: Any) -> None:
     if not isinstance(rounds, int) or rounds < 1:
         raise ConfigError(
-            f"rounds={rounds!r} is not a number of rounds.", option="rounds", fix="at least 1"
+            f"rounds={rounds!r} is not an integer >= 1.", option="rounds", fix="rounds=5"
         )
 
 
@@ -263,7 +263,7 @@ class _Check:
         return call.pure()
 
     def _located(self, plan: Plan, call: BoundCall) -> Culprit | None:
-        """The first equation of a function that masks for itself that lets padding in."""
+        """The first equation that lets padding in, in a function that masks for itself."""
         leaves = jax.tree.leaves((tuple(call.call.arrays), dict(call.call.named)))
         pairs = list(zip(leaves, _unmasked.padded_leaves(plan, call), strict=True))
         return _unmasked.first_difference(_unmasked.programs_of_call(plan, call), pairs)
@@ -281,9 +281,9 @@ class _Check:
 
 
 class _GradientCheck(_Check):
-    """The same of the gradients of a function that masks for itself, by valid elements.
+    """Compares the gradients of a function that masks for itself, of valid results only.
 
-    An Exec of the gradients would sum over the padding of results, which nobody reads.
+    An Exec of the gradient function would also sum over the padding of results.
     """
 
     def plain(self, call: Call) -> Callable[..., Any]:
@@ -335,11 +335,11 @@ def _reported(what: str, plan: Plan) -> str:
     return f"report this {what}; until it is mended, {exact_strategies(plan.sizes)} in buckets="
 
 
-UNEXPLAINED = "more than nudges of the arguments do"
+UNEXPLAINED = "a larger difference than changing the arguments in their last bit explains"
 
 
 def _is_explained(plain: Callable[..., Any], leaves: Sequence[Any], *, got: Any, want: Any) -> bool:
-    """Whether changing the arguments in their last bit changes the results as much."""
+    """Whether changing the arguments in their last bit explains the difference of results."""
     return _closeness.is_rounding(
         lambda *flat: jax.tree.leaves(plain(*flat)),
         leaves,

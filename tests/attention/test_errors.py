@@ -15,10 +15,18 @@ GOOD = {"query": Q, "key": K, "value": K}
 BAD = {
     "axes": ({"query": Q[0, 0]}, r"query is f32\[4,8\], with 2 axes", "without the batch"),
     "integers": ({"query": Q.astype(int)}, "query is int32, not a floating dtype", "astype"),
-    "dtypes": ({"key": K.astype(np.float16)}, "key is float16, but query is float32", "one dtype"),
+    "dtypes": (
+        {"key": K.astype(np.float16)},
+        "key is float16, but query is float32",
+        "one other dtype",
+    ),
     "batch": ({"value": K[:1]}, "value has 1 examples, but query has 2", "one batch"),
     "lengths differ": ({"value": K[:, :5]}, "key and value differ in length", r"\[B, S, K, V\]"),
-    "head sizes": ({"query": Q[..., :7]}, "heads of size 8, but query of 7", "one head size"),
+    "head sizes": (
+        {"query": Q[..., :7]},
+        "heads of size 8, but query has heads of size 7",
+        "one head size",
+    ),
     "heads": ({"query": Q[:, :, :3]}, "3 heads, not a multiple of the 2", "same number"),
     "mask of numbers": ({"mask": jnp.ones((1, 1, 5, 6))}, "mask is f32.*, not bool", "mask != 0"),
     "mask's shape": ({"mask": jnp.ones((1, 3, 5, 6), bool)}, "does not broadcast", "4 axes"),

@@ -295,7 +295,7 @@ class Softened(ScoreModifier):
         (
             {},
             BlockMask(np.ones((3, 3), np.uint8), (64, 64), (192, 192)),
-            "64 x 64 are no multiples",
+            "64 x 64 are not multiples",
         ),
         ({}, Documents(IDS) | Causal(), None),
     ],

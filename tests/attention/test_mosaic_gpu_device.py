@@ -141,7 +141,7 @@ TREE = np.tril(np.random.default_rng(0).random((1, 1, 4, 4)) < 0.7) | np.eye(4, 
         (2, (4, 1), 256, sx.Full()),
     ],
 )
-def test_few_queries_against_a_cache_with_nan_behind_its_lengths(queries, heads, size, mask):
+def test_few_queries_are_right_with_nan_behind_the_valid_lengths(queries, heads, size, mask):
     random, lengths = np.random.default_rng(0), np.array([2048, 1, 1000, 0, 129], np.int32)
     lengths = np.maximum(lengths, 0 if queries == 1 else queries)
     q, k, v = (
@@ -165,7 +165,7 @@ def test_few_queries_against_a_cache_with_nan_behind_its_lengths(queries, heads,
 @on_hopper
 @pytest.mark.parametrize("rows", [32, 64, 128, 192])
 @pytest.mark.parametrize(("queries", "heads", "size"), [(1, (8, 2), 128), (16, (16, 2), 64)])
-def test_few_queries_against_pages_with_nan_in_those_of_nobody(rows, queries, heads, size):
+def test_few_queries_are_right_with_nan_in_unused_pages(rows, queries, heads, size):
     random, lengths = np.random.default_rng(0), np.array([1900, 17, 0, 129], np.int32)
     count, owned = 11 * 192 // rows, -(-lengths // rows)
     pages = np.full((4, count), -1, np.int32)

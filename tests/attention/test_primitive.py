@@ -92,6 +92,7 @@ def test_a_second_derivative_is_an_error_that_says_so():
         with pytest.raises(sx.BackendError, match="no second derivative") as caught:
             transform(lambda x: causal(x, x, x).sum())(x)
         assert "jax.nn.dot_product_attention" in caught.value.fix
+        assert "test_primitive.py" in caught.value.where
 
 
 VMAPS = {

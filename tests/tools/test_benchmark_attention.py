@@ -170,13 +170,13 @@ def test_the_function_finds_what_the_command_writes(written, capsys):
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        ({"shapes": SHAPE}, "is no list of names", f"shapes=['{SHAPE}']"),
+        ({"shapes": SHAPE}, "is not a list of names", f"shapes=['{SHAPE}']"),
         ({"shapes": ["5k"]}, "there is no shape '5k'", "4k_128"),
-        ({"masks": [3]}, "masks=[3] is no list of names", 'masks=["name"]'),
+        ({"masks": [3]}, "masks=[3] is not a list of names", 'masks=["name"]'),
         ({"rivals": ["fa9"]}, "rivals: there is no 'fa9'", "flex_attention"),
-        ({"only": "("}, "only='(' is no regular expression", "4k.*causal"),
-        ({"only": None}, "only=None is no regular expression", "4k.*causal"),
-        ({"minutes": -1}, "minutes=-1 is no number above 0", "minutes=8"),
+        ({"only": "("}, "only='(' is not a regular expression", "4k.*causal"),
+        ({"only": None}, "only=None is not a regular expression", "4k.*causal"),
+        ({"minutes": -1}, "minutes=-1 is not a number above 0", "minutes=8"),
     ],
 )
 def test_the_function_refuses_what_it_does_not_know(given, what, fix):
@@ -208,9 +208,9 @@ def test_a_study_compares_a_length_with_its_double(study, tmp_path):
         (["--implementations", "cuda"], "implementations: there is no 'cuda'.*default.*xla"),
         (["--rivals", "fa9"], "rivals: there is no 'fa9'.*flex_attention"),
         (["--studies", "x"], "studies: there is no 'x'.*lists, padding, memory"),
-        (["--only", "("], "is no regular expression"),
+        (["--only", "("], "is not a regular expression"),
         (["--shapes", "1x100x1x1x8", "--masks", "random50"], "multiple of 128"),
-        (["--minutes", "0"], r"minutes=0\.0 is no number above 0"),
+        (["--minutes", "0"], r"minutes=0\.0 is not a number above 0"),
     ],
 )
 def test_what_it_does_not_know_it_says(option, told, capsys):

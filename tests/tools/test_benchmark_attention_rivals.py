@@ -107,6 +107,17 @@ def test_a_wrong_rival_of_few_queries_is_told_and_is_no_figure(monkeypatch):
     assert theirs is None
 
 
+def test_a_rival_that_refuses_short_sequences_is_reported_with_its_reason(monkeypatch):
+    call = _serving._Call(1, 8, 8, 2, 2, 4, "causal", dtype="float32")
+    monkeypatch.setattr(_serving, "_ON_A_CPU", ((), (call,)))
+    monkeypatch.setattr(_serving, "_OF_JAX", ("no such rival", "xla"))
+    refused, measured = _serving.short()
+    assert (refused.case, refused.compared) == (call.name, None)
+    assert re.match("jax.nn with no such rival: ValueError: .*no such rival", refused.meaning)
+    assert measured.meaning == "of jax.nn with xla"
+    assert measured.compared > 0
+
+
 def test_who_is_not_beside_few_queries_is_told():
     told = {one.case: one.meaning for one in _serving._absent()}
     assert told["flash_attention_3"] == "not installed (dew-flash-attn-cu13)"

@@ -88,10 +88,10 @@ def test_what_is_not_timed_has_no_speed_up():
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ("--config rnn", "--config rnn is no transformer"),
+        ("--config rnn", "--config rnn is not a transformer"),
         ("--config none", "--config none: there is no such model."),
-        ("--rounds 0", "rounds=0 is none."),
-        ("--options x", "--options x is no NAME=VALUE."),
+        ("--rounds 0", "rounds=0 is not >= 1."),
+        ("--options x", "--options x is not NAME=VALUE."),
         ("--buckets pow3", "'pow3' is not a strategy."),
         ("--shapes k=3", "--shapes k=3: there is no size 'k'."),
         ("--device abacus", "--device abacus: there is no such device."),

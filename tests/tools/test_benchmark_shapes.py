@@ -142,8 +142,8 @@ def test_the_command_prints_writes_and_draws(tmp_path, capsys):
     ("options", "what"),
     [
         ("--config none", "--config none: there is no such model."),
-        ("model.py:run --config rnn", "model.py:run and --config rnn: which of both?"),
-        ("--keep b", "--keep b is no SYMBOL=STRATEGY."),
+        ("model.py:run --config rnn", "model.py:run and --config rnn: only one of them can run."),
+        ("--keep b", "--keep b is not SYMBOL=STRATEGY."),
         ("--config rnn --keep x=exact", "--keep x=exact: there is no symbol 'x'."),
         ("--config dense_linear --keep b=exact", "--keep b=exact leaves no symbol to compare"),
         ("--compare pow3", "compare='pow3' is not a strategy."),

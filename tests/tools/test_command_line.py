@@ -44,13 +44,13 @@ def test_specs_hold_multiples_sums_and_trees():
 @pytest.mark.parametrize(
     ("example", "why"),
     [
-        (lambda s: (np.ones(s * s),), "axis 0 of array 0 is no multiple of it"),
+        (lambda s: (np.ones(s * s),), "axis 0 of array 0 is not a multiple of it"),
         (lambda s: (np.ones(3),) * s, "the arguments have another structure"),
         (lambda s: (np.ones((1,) * s),), "the arguments have another structure"),
     ],
 )
 def test_examples_that_show_no_spec_are_refused(example, why):
-    with pytest.raises(sx.ConfigError, match=r"what example\(s=\) shows is no spec") as caught:
+    with pytest.raises(sx.ConfigError, match=r"arguments change with example\(s=\)") as caught:
         specs_of_examples(example, {"s": 2})
     assert caught.value.why == why
     assert "FUNCTION = sx.Exec(fn" in caught.value.fix
@@ -69,10 +69,10 @@ def test_shapes_are_all_combinations_of_sizes():
     [
         ("k=3", "--shapes k=3: there is no size 'k'."),
         ("b=1 b=2", "--shapes b=2: 'b' is given twice."),
-        ("b=0", "--shapes b=0: '0' is no size."),
-        ("b=", "--shapes b=: '' is no size."),
-        ("b", "--shapes b: '' is no size."),
-        ("b=3..1", "--shapes b=3..1: '3..1' is no size."),
+        ("b=0", "--shapes b=0: '0' is not a size."),
+        ("b=", "--shapes b=: '' is not a size."),
+        ("b", "--shapes b: '' is not a size."),
+        ("b=3..1", "--shapes b=3..1: '3..1' is not a size."),
         ("b=1..200 s=1..200", "--shapes b=1..200 s=1..200: 40000 combinations."),
     ],
 )
@@ -98,10 +98,10 @@ def test_strategies_are_split_at_commas_but_for_their_numbers():
         ("model.py", "'model.py' is not FILE:FUNCTION.", "such as model.py:run"),
         ("none.py:run", "there is no file none.py.", "the path of a Python file"),
         ("{}:none", "none is not there.", "name one of these"),
-        ("{}:number", "number is no function.", "name one of these"),
+        ("{}:number", "number is not a function.", "name one of these"),
         ("{}:run --example none", "none is not there.", "def example(b=3"),
         ("{}:run --example no_default", "the size b has no default.", "b=100"),
-        ("{}:run --example no_tuple", "returns a ndarray, no tuple.", "return (x,)"),
+        ("{}:run --example no_tuple", "returns a ndarray, not a tuple.", "return (x,)"),
         ("{}:run --example raises", "raises ZeroDivisionError: division by zero", "def example"),
         ("{}:run --shapes k=3", "there is no size 'k'.", "a..b: all from a to b"),
         ("{}:run --device abacus", "--device abacus: there is no such device.", "leave --device"),

@@ -116,4 +116,4 @@ def test_what_fails_by_itself_is_not_told_as_equal(model, capsys):
 
 def test_rounds_are_checked(model, capsys):
     assert main(["validate", f"{model}:run", "--rounds", "0"]) == 2
-    assert "--rounds 0 is none." in capsys.readouterr().err
+    assert "--rounds 0 is not >= 1." in capsys.readouterr().err

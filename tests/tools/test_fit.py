@@ -190,7 +190,7 @@ REFUSED = [
         "cost falls as `s` grows.",
         "pass a cost that never falls, such as the running maximum of a measured one",
     ),
-    ({"must": [8]}, "must=[8] does not say of which symbol.", "must={'s': [...]}"),
+    ({"must": [8]}, "must=[8] does not name the symbol.", "must={'s': [...]}"),
     (
         {"must": {"q": [8]}},
         "must: there is no symbol 'q'.",
@@ -203,7 +203,7 @@ REFUSED = [
     ),
     (
         {"must": {"s": [30]}, "multiple_of": 16},
-        "must: s=30 is no multiple of 16.",
+        "must: s=30 is not a multiple of 16.",
         "32, or another multiple_of=",
     ),
     (
@@ -238,7 +238,7 @@ REFUSED = [
     ),
     (
         {"max_memory": 80},
-        "max_memory: None does not tell the bytes that a call needs.",
+        "max_memory: None has no estimate of the bytes that a call needs.",
         "memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
     ),
     (
@@ -284,7 +284,7 @@ REFUSED = [
     ),
     (
         {"must": {"s": 3}},
-        "must['s']=3 is no list of buckets.",
+        "must['s']=3 is not a list of buckets.",
         "must={'s': [64, 128]}",
     ),
     (
@@ -294,7 +294,7 @@ REFUSED = [
     ),
     (
         {"cost": max},
-        "cost=<built-in function max> does not tell its parameters.",
+        "cost=<built-in function max> has no signature that names its parameters.",
         A_COST,
     ),
     (
@@ -309,8 +309,8 @@ REFUSED = [
     ),
     (
         {"graphs": 2, "compile_seconds": 1.0, "requests_per_second": 1.0, "horizon": 60.0},
-        "graphs=2 and compile_seconds=: each tells how many graphs there are.",
-        "graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
+        "graphs=2 and compile_seconds=: both determine the number of graphs.",
+        "pass one of them; max_graphs= is the limit where compile_seconds= chooses",
     ),
     ({"horizon": 60.0}, "compile_seconds=None is not a positive number.", TOGETHER),
     (
@@ -356,7 +356,7 @@ def of_b(b):
     ("cost", "first", "fix"),
     [
         ("linear", "cost='linear' cannot be called.", A_COST),
-        (max, "cost=<built-in function max> does not tell its parameters.", A_COST),
+        (max, "cost=<built-in function max> has no signature that names its parameters.", A_COST),
         (
             of_b,
             f"cost={of_b!r} cannot be called with `b` and `s` by keyword.",
@@ -374,4 +374,4 @@ def test_a_cost_that_is_no_function_of_the_symbols_is_refused(cost, first, fix):
 def test_buckets_of_the_only_symbol_are_a_list():
     with pytest.raises(sx.ConfigError) as caught:
         sx.fit(None, [3, 9], cost=lambda s: s, must=3)
-    assert caught.value.what == "must['s']=3 is no list of buckets."
+    assert caught.value.what == "must['s']=3 is not a list of buckets."

@@ -91,7 +91,7 @@ def test_an_exec_that_stops_or_is_gone_is_scraped_no_more(registry):
 @pytest.mark.parametrize(
     ("make", "what", "fix"),
     [
-        (lambda: total, "is no Exec", "sx.Exec(fn, ...)"),
+        (lambda: total, "is not an Exec", "sx.Exec(fn, ...)"),
         (lambda: sx.Exec(total, ("s",)), "there are metrics of 'total'", 'name="..."'),
     ],
 )

@@ -107,8 +107,8 @@ def test_what_was_improved_prints():
 
 
 ERRORS = [
-    ({"run": 3}, "optimize: 3 is no Exec, and has no buckets.", r"sx.optimize\(run\)"),
-    ({"run": run_of(8)}, "has seen no call.", "call it before"),
+    ({"run": 3}, "optimize: 3 is not an Exec, and has no buckets.", r"sx.optimize\(run\)"),
+    ({"run": run_of(8)}, "has seen no call.", "or call run first"),
     ({"remove": 2}, "remove=2 is not a share from 0 to 1.", "remove=0.1"),
     ({"split": None}, "split=None is not a share from 0 to 1.", "split=0.1"),
     ({"graph_cost": -1}, "graph_cost=-1 is not a finite number of at least 0.", "graph_cost=2.0"),

@@ -183,10 +183,10 @@ def test_a_dry_run_keeps_nothing(file, times, capsys):
     ("given", "what", "fix"),
     [
         ({"shapes": ["5k"]}, "there is no shape '5k'", "4k_128"),
-        ({"masks": "causal"}, "masks='causal' is no list of names", "masks=['causal']"),
+        ({"masks": "causal"}, "masks='causal' is not a list of names", "masks=['causal']"),
         ({"implementation": "cuda"}, "implementation: there is no 'cuda'", "xla"),
         ({"implementation": 3}, "implementation: there is no 3", "xla"),
-        ({"minutes": 0}, "minutes=0 is no number above 0", "minutes=8"),
+        ({"minutes": 0}, "minutes=0 is not a number above 0", "minutes=8"),
         ({"file": "/proc/no/tuning.json"}, "the file /proc/no/tuning.json cannot be", "file="),
         (
             {"keep": False, "shapes": ["1x4x1x1x8"], "masks": ["documents"]},
@@ -204,7 +204,7 @@ def test_what_it_does_not_know_it_says(given, what, fix):
 def test_a_file_that_is_no_regular_one_is_not_replaced(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)  # and not /dev/null: without the check it would be gone
-    with refused(sx.ConfigError, "cannot be written: [Errno 22] it is no regular", "file="):
+    with refused(sx.ConfigError, "cannot be written: [Errno 22] it is not a regular", "file="):
         tuned(file=path)
     assert path.is_fifo()
 

@@ -241,7 +241,7 @@ def test_progress_is_told():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"rounds": 0}, "rounds=0 is not a number of rounds.\n  Fix:   at least 1"),
+        ({"rounds": 0}, "rounds=0 is not an integer >= 1.\n  Fix:   rounds=5"),
         ({"poisons": ("zero",)}, "poison='zero' is not known."),
     ],
 )

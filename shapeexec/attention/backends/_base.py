@@ -19,7 +19,7 @@ Side = Literal["query", "key"]
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """How a back end divides a call.
+    """The division of a call into tiles by a back end.
 
     Attributes:
         tile: Queries and keys of a tile of the lists.
@@ -125,9 +125,9 @@ class Work:
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
         density: The approximate share of tiles with work; None: unknown when traced.
-        pages: The page of each `page_size` keys, i32[B, S / page_size], where k and v are pages
-            [P, page_size, K, size] each; None: they are [B, S, K, size]. All are numbers of pages,
-            those behind the valid lengths of any.
+        pages: The page number of each `page_size` keys, i32[B, S / page_size], if k and v are
+            pages [P, page_size, K, size]; None: they are [B, S, K, size]. All numbers are in
+            range, also those behind the valid lengths.
     """
 
     mask: Mask
@@ -186,7 +186,7 @@ class Backend(Protocol):
     """
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """The queries and keys of a tile of the lists, as this back end wants them."""
+        """The numbers of queries and keys in a tile of the lists for this back end."""
         ...
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
@@ -230,7 +230,7 @@ class PagedBackend(Backend, Protocol):
     """A family of kernels whose forward pass may read pages of keys and values where they lie."""
 
     def reads_pages(self, signature: Signature) -> bool:
-        """Whether it does so of a call; otherwise it is given keys and values in one array.
+        """Whether it reads pages in this call; else keys and values are gathered into one array.
 
         It is called before `tile`: the signature's tile is not set yet.
         """
@@ -248,7 +248,7 @@ class TunableBackend(Backend, Protocol):
     name: str
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """What it can run, its own choice first; results differ in the rounding of sums alone.
+        """The tilings that it can run, its default first; they differ only in rounding of sums.
 
         It is called before `tile`: the signature's tile is not set yet.
         """

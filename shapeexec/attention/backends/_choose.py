@@ -1,4 +1,4 @@
-"""Which back end runs a pass of a call: the named one, or the first that does not refuse.
+"""Chooses the back end that runs a pass of a call: the named one, or the first that can.
 
 The forward and the backward pass may run on different back ends: the residuals, the output and the
 log-sum-exp, have one definition. The table of back ends is in `_registry`.
@@ -33,7 +33,7 @@ def candidates(
         signature: The static part of the call and the pass.
         mask: Its mask; the arrays may be traced.
         platform: The platform that the call is lowered for.
-        capability: The compute capability of the GPU; None: no GPU is here.
+        capability: The compute capability of the GPU; None: there is no GPU.
     """
     on_gpu = platform == "cuda"
     band = (
@@ -72,7 +72,7 @@ def choose(name: str | None, signature: Signature, *, mask: Mask, platform: str)
 def choose_for_tangent(signature: Signature, mask: Mask, *, platform: str) -> TangentBackend:
     """The back end for the derivative of a call along a direction; see `choose`.
 
-    `implementation=` is not heeded: it names the back end of the forward and the backward pass.
+    `implementation=` is ignored: it names the back end of the forward and the backward pass.
 
     Raises:
         BackendError: Every back end that makes tangents refuses.

@@ -1,6 +1,6 @@
 """The GPU of this process, which some back ends and the choice between them depend on.
 
-Whether a back end runs on it is up to the back end.
+Each back end decides whether it runs on the GPU.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 OLDEST_FOR_TRITON = (8, 0)
-"""The least compute capability it compiles for: github.com/triton-lang/triton#compatibility."""
+"""The least compute capability of Triton: github.com/triton-lang/triton#compatibility."""
 
 HOPPER = (9, 0)
 """The compute capability of an H100 or H200."""
@@ -29,7 +29,7 @@ _ASSUMED: contextvars.ContextVar[tuple[int, int] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def assumed(capability: tuple[int, int]) -> Generator[None]:
-    """Lower as if a GPU of this compute capability were here, to measure what lowering takes.
+    """Lower as if there were a GPU of this compute capability, to measure the time of lowering.
 
     JAX's caches keep what is lowered meanwhile: clear them afterwards.
     """
@@ -52,7 +52,7 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 def multiprocessors() -> int:
-    """The number of multiprocessors of that GPU; a Hopper's if it is unknown."""
+    """The number of multiprocessors of the GPU; a Hopper's number if it is unknown."""
     return getattr(_first(), "core_count", None) or _MULTIPROCESSORS
 
 

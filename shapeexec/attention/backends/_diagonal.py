@@ -17,8 +17,8 @@ class Diagonal:
     """A band of pairs: -left <= key - query <= right.
 
     Attributes:
-        left: How many keys before its own position a query attends to; None: all.
-        right: How many keys after it; None: all.
+        left: The number of keys before its own position that a query attends to; None: all.
+        right: The number of keys after its own position; None: all.
     """
 
     left: int | None = None
@@ -34,7 +34,7 @@ class Diagonal:
 
 @dataclasses.dataclass(frozen=True)
 class _Lengths:
-    """As much of `Positions` as a band without arrays asks for."""
+    """The attributes of `Positions` that a band without arrays reads."""
 
     query_length: int
     key_length: int

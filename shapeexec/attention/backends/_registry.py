@@ -1,8 +1,8 @@
 """The table of back ends, and the calls that each is preferred for.
 
-To add a back end, add a package of its name here, whose `backend` is a `Backend`, its name to
-`Name`, which type checkers cannot take from the table, and a row to `REGISTERED`. It is imported
-by the first call that may run on it. Whether it can run a call, it says itself (`refuses`).
+To add a back end, add a package of its name here, whose `backend` is a `Backend`; add its name to
+`Name`, as type checkers cannot read the table; and add a row to `REGISTERED`. It is imported by
+the first call that may run on it. Its method `refuses` decides whether it can run a call.
 """
 
 import dataclasses
@@ -65,8 +65,8 @@ class Registration:
             back end that runs anywhere suffices.
         newest: The newest compute capability for which it is tried without being named; None: no
             bound. No kernel ran on a newer GPU yet: docs/adr/0030.
-        needs: The module of `jax.experimental.pallas` that its kernels are written with, where
-            JAX has said that it will go; without it the next back end is tried.
+        needs: The module of `jax.experimental.pallas` that its kernels use, if JAX has announced
+            its removal; without that module the next back end is tried.
     """
 
     name: Name

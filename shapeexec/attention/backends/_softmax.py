@@ -20,10 +20,10 @@ import numpy as np
 from jax import Array, lax
 
 State = tuple[Array, Array, Array]
-"""Sum of weighted values, largest score and sum of weights so far, by query."""
+"""For each query: the sum of weighted values, the largest score and the sum of weights so far."""
 
 LARGE = 128.0
-"""From here on a log-sum-exp is rounded by 2**-17 or more, which weights notice."""
+"""From here on a log-sum-exp is rounded by 2**-17 or more, which affects the weights."""
 
 
 def start(queries: int, value_size: int, *, columns: bool) -> State:
@@ -32,7 +32,7 @@ def start(queries: int, value_size: int, *, columns: bool) -> State:
     Args:
         queries: Queries of the tile.
         value_size: The head size of the values.
-        columns: Whether numbers per query are f32[queries, 1], and not f32[queries].
+        columns: Whether numbers per query are f32[queries, 1] instead of f32[queries].
     """
     by_query = (queries, 1) if columns else (queries,)
     return (
@@ -84,7 +84,7 @@ def normalizer(
     Args:
         logsumexp: f32, of all queries.
         bias: The bias; None: there is none.
-        again: Computes the `statistics` of all queries.
+        again: A function that computes the `statistics` of all queries.
     """
     return (logsumexp, None) if bias is None else normalizer_of_biased(logsumexp, again)
 
@@ -94,20 +94,20 @@ def normalizer_of_biased(
 ) -> tuple[Array, Array]:
     """Shift and factor of the weights, where there is a bias; see `normalizer`.
 
-    The log-sum-exp and 1. But a large one has lost digits, by a bias of 1e30 all of them, and the
-    weights of a query would not sum to 1.
+    They are the log-sum-exp and 1. But a large log-sum-exp has lost digits (with a bias of 1e30
+    all of them), so that the weights of a query would not sum to 1; then they are recomputed.
     """
     is_rounded = (abs(logsumexp) > LARGE) & jnp.isfinite(logsumexp)
     return lax.cond(jnp.any(is_rounded), again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
 
 
 def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
-    """The weights that the forward pass had: 0 where scores are -inf.
+    """The weights of the forward pass: 0 where scores are -inf.
 
     Args:
         scores: f32, of a tile, its queries along any axis.
         shift: Their log-sum-exp, or the shift of `statistics`; f32, broadcasting to the tile.
-        factor: That of `statistics`; None: 1.
+        factor: The factor of `statistics`; None: 1.
     """
     weights = jnp.exp(scores - finite(shift))
     return weights if factor is None else weights * factor
@@ -119,7 +119,8 @@ class Scores:
 
     Attributes:
         final: Scaled, with bias, and -inf where a pair is not allowed.
-        before_bias: From the gradient of final scores to that of scaled ones without a bias.
+        before_bias: Maps the gradient of final scores to the gradient of scaled scores without
+            a bias.
     """
 
     final: Array
@@ -139,7 +140,7 @@ def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], 
         scores: f32, of the tile.
 
     Returns:
-        The biased scores, and a function from their gradient to that of `scores`.
+        The biased scores, and a function from their gradient to the gradient of `scores`.
     """
     if bias is None:
         return scores, lambda d_biased: d_biased
@@ -177,7 +178,7 @@ class _Memory:
 
 
 def masked(mask: Any, at: Any, scores: Array) -> Array:
-    """Scores, -inf where the mask does not allow the pair."""
+    """The scores, with -inf where the mask does not allow the pair."""
     return jnp.where(mask.allows(at), scores, -np.inf)
 
 
@@ -204,8 +205,8 @@ def _column(x: Array) -> Array:
 
 
 def finite(x: Array) -> Array:
-    """A largest score or log-sum-exp that can be subtracted: 0 for the -inf of no scores at all.
+    """A largest score or log-sum-exp that can be subtracted: 0 instead of -inf.
 
-    -inf - -inf would be NaN.
+    It is -inf if there are no scores; -inf - -inf would be NaN.
     """
     return jnp.where(x == -np.inf, 0, x)

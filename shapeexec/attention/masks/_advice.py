@@ -1,7 +1,7 @@
 """The fix for a `mask=` that is not a mask: numbers, a function, a score modifier.
 
-Known values show what numbers mean: 1 and 0 for pairs that are allowed and not, or 0 and -inf (or a
-number with the same effect) to be added to scores.
+If the values are known, they show the meaning of the numbers: 1 for allowed pairs and 0 for others,
+or 0 and -inf (or a number with the same effect) to be added to scores.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -17,17 +17,17 @@ from jax.core import Tracer
 from shapeexec.attention.masks._base import Mask
 from shapeexec.attention.masks.scores import ScoreModifier
 
-_NO_WEIGHT = -1e3  # exp of it is 0 in f64, too: beside any score of 0 nothing is left
+_NO_WEIGHT = -1e3  # exp(-1e3) is 0 in f64, too: the weight vanishes beside any score of 0
 
 
 def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | None) -> str:
     """The fix for a mask of numbers.
 
     Args:
-        mask: Of any shape and of a dtype that is not bool; traced or not.
-        name: The user's name of it.
+        mask: An array of any shape and of a dtype that is not bool; it may be traced.
+        name: The user's name for the mask.
         to: The argument for the boolean mask, `mask=`.
-        bias: The argument that adds it to the scores, `bias=mask`; None: there is none.
+        bias: The argument that adds it to the scores, `bias=mask`; None: no argument does.
 
     Returns:
         The text of an error's Fix.

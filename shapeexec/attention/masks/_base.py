@@ -20,7 +20,7 @@ Tile = tuple[int, int]
 
 
 class TileKind(enum.IntEnum):
-    """How much of a tile a mask allows."""
+    """The part of a tile that a mask allows."""
 
     EMPTY = 0  # nothing: it is skipped
     PARTIAL = 1  # not known to be one of the others: the mask is evaluated for each pair
@@ -79,7 +79,7 @@ class Positions(Protocol):
     def of_tile(self, array: Array, tile: Tile) -> Array:
         """The elements of array[B or 1, N or 1, query tiles, key tiles], of tiles of size `tile`.
 
-        One number where these positions lie in one such tile.
+        The result is one number if these positions lie within one such tile.
         """
         ...
 
@@ -148,20 +148,20 @@ class Tiles(Protocol):
         ...
 
     def any_and_all(self, array: Array) -> tuple[Array, Array]:
-        """Of bool array[B or 1, N or 1, T or 1, S or 1], whether any and whether all of a tile."""
+        """Whether any and whether all of bool array[B or 1, N or 1, T or 1, S or 1], by tile."""
         ...
 
     def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
-        """Least and largest of array[B or 1, N or 1, query tiles, key tiles] in each tile.
+        """The least and largest of array[B or 1, N or 1, query tiles, key tiles] in each tile.
 
         Args:
             array: One element per tile of size `tile`, over the same T and S.
-            tile: May differ from the size of these tiles.
+            tile: The tile size of the array; it may differ from the size of these tiles.
         """
         ...
 
     def whole(self) -> "Tiles":
-        """The same tiles at full length."""
+        """These tiles with full valid lengths."""
         ...
 
     def answers(self, mask: "Mask") -> tuple[Array, Array]:
@@ -196,7 +196,7 @@ class Bounds:
 
 
 class MaskTruthError(ConfigError, TypeError):
-    """A mask was asked whether it is true."""
+    """A mask was used as a truth value."""
 
 
 class Mask(Value, abc.ABC):
@@ -230,7 +230,7 @@ class Mask(Value, abc.ABC):
         return _JOINS["~"](self)
 
     def __bool__(self) -> NoReturn:
-        # `Causal() and SlidingWindow(4)` would silently be the second one alone.
+        # `Causal() and SlidingWindow(4)` would silently be only the second mask.
         raise MaskTruthError(
             f"{self!r} has no truth value.",
             why="`and`, `or` and `not` would drop one of two masks",
@@ -239,11 +239,11 @@ class Mask(Value, abc.ABC):
 
 
 _JOINS: dict[str, Callable[..., Mask]] = {}
-"""What the operators of masks call. `_joined` fills it: masks made of masks import this module."""
+"""The functions behind the operators of masks. `_joined` fills it, as it imports this module."""
 
 
 def joins(operator: Literal["&", "|", "~"]) -> Callable[[_Function], _Function]:
-    """Make the decorated function what an operator of masks calls, with its operands in order."""
+    """Register the decorated function as an operator of masks; it takes the operands in order."""
 
     def register(function: _Function) -> _Function:
         assert operator not in _JOINS

@@ -1,7 +1,8 @@
 """Masks made of masks by `&`, `|` and `~`.
 
-Bounds are three-valued: a tile is empty, full or unknown. Those of a joined mask are safe: what
-follows from those of its operands (all full is full, any empty is empty) and no more.
+Bounds are three-valued: a tile is empty, full or unknown. The bounds of a joined mask are safe:
+they state only what follows from the operands' bounds (for `&`: all full is full, any empty is
+empty).
 """
 
 # The leaves of masks may be of any type.
@@ -59,7 +60,7 @@ class Or(Mask):
         return functools.reduce(operator.or_, (mask.allows(at) for mask in self.masks))
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. A tile that only several masks together fill is not known to be full."""
+        """See `Mask`. A tile is unknown if several masks fill it only together."""
         known = [mask.bounds(tiles) for mask in self.masks]
         return Bounds(
             functools.reduce(operator.or_, (bound.some for bound in known)),
@@ -81,7 +82,7 @@ class Not(Mask):
         return ~self.mask.allows(at)
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. As exact as the mask's own."""
+        """See `Mask`. As exact as the bounds of `mask`."""
         known = self.mask.bounds(tiles)
         return Bounds(~known.all, ~known.some, known.exact)
 
@@ -101,7 +102,7 @@ def conjunction(left: Any, right: Any) -> Mask:
 
 @joins("|")
 def disjunction(left: Any, right: Any) -> Mask:
-    """`left | right`, with nested ones flattened; with `Full()` it is that."""
+    """`left | right`, with nested ones flattened; `Full()` if one of them is."""
     operands = _operands(left, right, kind=Or)
     if operands is None:
         return NotImplemented
@@ -110,7 +111,7 @@ def disjunction(left: Any, right: Any) -> Mask:
 
 @joins("~")
 def negation(mask: Mask) -> Mask:
-    """`~mask`; twice is the mask itself."""
+    """`~mask`; `~~mask` is `mask`."""
     return mask.mask if isinstance(mask, Not) else Not(mask)
 
 
@@ -129,7 +130,7 @@ def _operands(left: Any, right: Any, *, kind: type[And | Or]) -> tuple[Mask, ...
 
 
 def _meet(bands: list[Band], tiles: Tiles) -> Array:
-    # Each band may cross a tile, and yet there may be no distance within all of them.
+    # Each band may cross a tile although no distance lies within all of them.
     lows, highs = zip(*(band.limits(tiles) for band in bands), strict=True)
     low = [limit for limit in lows if limit is not None]
     high = [limit for limit in highs if limit is not None]

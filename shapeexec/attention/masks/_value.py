@@ -22,16 +22,16 @@ from jax.core import Tracer
 from shapeexec._errors import ConfigError, ShapeExecError
 
 Array = Any
-"""A NumPy array where all is known, else a JAX array; in a kernel a reference or a loaded tile.
+"""A NumPy array if all is known, else a JAX array; in a kernel a reference or a loaded tile.
 
-Masks are written once for all of these, and no type has the operations of each.
+Masks are written once for all of these, and there is no common type with their operations.
 """
 
 FARTHEST = 2**29
 """A bound on positions: larger numbers mean the same as this one, and sums fit into i32."""
 
-_LEAF = "leaf"  # stands in the static part where a leaf goes
-_LEAVES = "_leaves"  # the attribute that remembers which fields of an unflattened value are leaves
+_LEAF = "leaf"  # a placeholder for a leaf in the static part
+_LEAVES = "_leaves"  # the attribute with the names of an unflattened value's fields that are leaves
 
 
 class Value:
@@ -41,8 +41,8 @@ class Value:
     array is equal to itself alone.
 
     Attributes:
-        axes: Of each field that may hold an array its axes, one letter each, such as `"BNTS"`.
-            B and N may be 1 and then count for every example or head. The first axis of every
+        axes: The axes of each field that may hold an array, one letter each, such as `"BNTS"`.
+            B and N may be 1 and then broadcast over examples or heads. The first axis of every
             array is B, so the batch can be merged or padded without knowing the mask.
     """
 
@@ -81,7 +81,8 @@ class Value:
         """Check that the arrays fit a call.
 
         Args:
-            lengths: Of the axes B, N, T and S. A symbolic one is compared with known lengths only.
+            lengths: The lengths of the axes B, N, T and S. A symbolic length is compared with known
+                lengths only.
 
         Raises:
             ConfigError: An array has another length than the call, and it is not a 1 that
@@ -116,7 +117,7 @@ class Value:
 
 
 def as_int_or_array(value: Any, name: str) -> Any:
-    """An int as it is; a tracer, a symbolic dim or one number per example as i32[B or 1].
+    """Return an int unchanged; a tracer, symbolic dim or one number per example as i32[B or 1].
 
     Elements of an array are clipped to +-`FARTHEST`.
 
@@ -164,7 +165,7 @@ def as_array(value: Any, name: str, *, fix: str) -> Any:
         return jnp.asarray(value)
     except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list
         raise
-    except (TypeError, ValueError) as error:  # the latter of rows that are not equally long
+    except (TypeError, ValueError) as error:  # ValueError: rows of unequal length
         raise ConfigError(f"{name}={value!r} is not an array.", option=name, fix=fix) from error
 
 
@@ -198,8 +199,8 @@ def _is_static(content: Any) -> bool:
 def _leaf_fields(value: Any) -> frozenset[str]:
     """The fields that are children of a value as a tree.
 
-    JAX and other libraries put anything in place of leaves: ints, None, names, other trees. So an
-    unflattened value keeps the structure that it was given, whatever its fields hold.
+    JAX and other libraries put any objects in place of leaves: ints, None, names, other trees. So
+    an unflattened value keeps the structure that it was given, whatever its fields hold.
     """
     known = getattr(value, _LEAVES, None)
     if known is None:

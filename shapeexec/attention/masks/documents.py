@@ -1,6 +1,6 @@
 """The mask of packed documents: sequences in one row that do not attend to each other.
 
-Valid lengths are not its business: see `lengths`.
+It ignores valid lengths; see `lengths`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -24,7 +24,7 @@ class Documents(Mask):
     Attributes:
         query_ids: int[B or 1, T], or int[T] for all examples, of any integer dtype. NumPy arrays
             that do not fit into int32 are replaced by their ranks.
-        key_ids: int[B or 1, S], or int[S]. None: those of the queries.
+        key_ids: int[B or 1, S], or int[S]. None: `query_ids`.
 
     Example:
         >>> mask = Documents(np.array([7, 7, 8]))
@@ -74,7 +74,7 @@ def _ids(ids: Array, name: str) -> Array:
 
 
 def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
-    """The same documents by ids of one dtype that JAX transfers without truncation.
+    """Both arrays of ids in one dtype that JAX transfers without truncation.
 
     Raises:
         ConfigError: There is no such dtype.
@@ -114,7 +114,7 @@ def _wider(dtype: Any) -> Any:
 
 
 def _ranks(query_ids: np.ndarray, key_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each id's place among all, which is in the same order."""
+    """The rank of each id among all ids, which keeps their order."""
     if not np.issubdtype(np.result_type(query_ids, key_ids), np.integer):
         query_ids, key_ids = query_ids.astype(object), key_ids.astype(object)
     every = np.unique(np.concatenate([query_ids.reshape(-1), key_ids.reshape(-1)]))

@@ -25,10 +25,10 @@ class MaskFunction(Mask):
     """A pair is allowed where `function(b, h, q, k)` is true.
 
     Attributes:
-        function: Of the example, the query head, and the positions of queries and keys, each
-            int32 and broadcasting to the others; gives bool elementwise. JAX must be able to
-            trace it. It is static: pass the same function object to run the same graph, and
-            hand over arrays that it would close over as other masks, such as `Dense`.
+        function: A function of the example, the query head, and the positions of queries and keys,
+            each int32 and broadcasting to the others; it returns bool elementwise. JAX must be able
+            to trace it. It is static: pass the same function object to run the same graph, and pass
+            arrays as other masks, such as `Dense`, instead of closing over them.
         examples: The batch of one call. Under `jax.vmap` and `Exec.map` calls are merged into one
             batch, and b is the example's number in its own call. None: calls are not merged.
 
@@ -79,7 +79,7 @@ class MaskFunction(Mask):
                 f"the mask function {_name(self.function)} under `vmap` with a batch of"
                 f" {examples}, a symbolic size.",
                 option="mask",
-                why="mapped calls are merged into one batch, whose size tells b within each call",
+                why="mapped calls are merged into one batch; b is computed from one call's size",
                 fix="map over single examples, [T, N, H], or give the batch one size",
             )
         return dataclasses.replace(self, examples=examples)

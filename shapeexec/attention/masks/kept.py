@@ -1,6 +1,6 @@
 """The mask of dropout: a random share of all pairs, by a hash of each pair's position.
 
-How dropout follows from it is in `attention._dropout`.
+`attention._dropout` computes dropout with it.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ _STEPS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None))
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Kept(Mask):
-    """Each pair is allowed with the probability 1 - rate, whatever the others are.
+    """Each pair is allowed with the probability 1 - rate, independently of other pairs.
 
     Attributes:
-        rate: The probability that a pair is not, 0 <= rate < 1.
-        seeds: i32[B or 1]: equal ones give equal pairs.
+        rate: The probability that a pair is not allowed, 0 <= rate < 1.
+        seeds: i32[B or 1]: equal seeds allow equal pairs.
 
     Source of the hash: `lowbias32` of Chris Wellons' hash-prospector,
     github.com/skeeto/hash-prospector.

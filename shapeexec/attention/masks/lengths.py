@@ -16,7 +16,7 @@ class Lengths(Mask):
 
     Attributes:
         queries: The valid length of the queries, an int or i32[B]. None: the call's own.
-        keys: The valid length of the keys, likewise.
+        keys: The valid length of the keys, an int or i32[B]. None: the call's own.
     """
 
     axes: ClassVar = {"queries": "B", "keys": "B"}

@@ -1,4 +1,4 @@
-"""Masks that ask of positions only: causal, windows, prefixes and strides.
+"""Masks that depend on positions only: causal, windows, prefixes and strides.
 
 A query's and a key's position are counted from 0 in their arrays. Every bound here is exact.
 """
@@ -41,16 +41,16 @@ class Full(Mask):
 
 
 class Band(Mask):
-    """A mask that asks only how far a key lies behind a query: low <= key - query <= high."""
+    """A mask that depends on the distance of key and query only: low <= key - query <= high."""
 
     @abc.abstractmethod
     def limits(self, where: Positions | Tiles) -> tuple[Array | None, Array | None]:
-        """Least and largest `key - query` that is allowed; None: no limit."""
+        """The least and largest `key - query` that is allowed; None: no limit."""
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
         low, high = self.limits(at)
-        # A sum on the side of the queries only: the tile itself costs nothing but the comparison.
+        # Only the queries are shifted: on the whole tile there is nothing but the comparison.
         above = None if low is None else at.key >= at.query + low
         below = None if high is None else at.key <= at.query + high
         if above is None or below is None:
@@ -74,9 +74,9 @@ class Causal(Band):
     """A query attends to keys up to its own position: key <= query + offset.
 
     Attributes:
-        offset: How many keys more (or fewer, below 0) each query sees; an int or i32[B].
+        offset: The number of additional keys that each query sees; an int or i32[B], may be < 0.
         align: `"start"`: query 0 stands at key 0, as in `jax.nn`. `"end"`: the last query stands
-            at the last key, as when a few new queries meet a cache of keys. It asks for the valid
+            at the last key, as when a few new queries meet a cache of keys. It uses the valid
             lengths, so it is right under padding too.
 
     Example:
@@ -115,10 +115,10 @@ class Causal(Band):
 class SlidingWindow(Band):
     """A query attends to itself, `left` keys before it and `right` keys behind it.
 
-    As `local_window_size=(left, right)` of `jax.nn.dot_product_attention`.
+    It is `local_window_size=(left, right)` of `jax.nn.dot_product_attention`.
 
     Attributes:
-        left, right: Each an int, i32[B], or None: no limit on that side.
+        left, right: The number of keys, an int or i32[B]; None: no limit on that side.
 
     Example:
         >>> tiles = sx.BlockMask.from_mask(SlidingWindow(1), query_size=3, key_size=3)
@@ -223,7 +223,7 @@ class Dilated(Mask):
     """A query attends to itself and each `step`-th key before and behind it.
 
     Attributes:
-        step: An int of at least 1, or i32[B] of such.
+        step: An int of at least 1, or i32[B].
 
     Example:
         >>> tiles = sx.BlockMask.from_mask(Dilated(2), query_size=3, key_size=3)
@@ -242,7 +242,7 @@ class Dilated(Mask):
                 f"step={self.step} is less than 1.", option="step", fix="step=1 or more"
             )
         if isinstance(self.step, jax.Array):
-            # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
+            # Its values are unknown. 0 has one multiple, and -n has the multiples of n.
             step = jnp.where(self.step == 0, FARTHEST, abs(self.step))
             set_field(self, "step", step.astype(np.int32))
 

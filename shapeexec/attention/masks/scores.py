@@ -32,7 +32,7 @@ class ALiBi(ScoreModifier):
 
     Attributes:
         slopes: float[N] or float[B or 1, N or 1], one for each query head; see `for_heads`. They
-            are kept as f32, or as f64 where JAX has that.
+            are kept as f32, or as f64 where JAX has f64 enabled.
 
     Source: Press, Smith, Lewis: Train Short, Test Long (2022), section 3.
 
@@ -62,8 +62,8 @@ class ALiBi(ScoreModifier):
     def for_heads(cls, heads: int) -> "ALiBi":
         """Make the slopes of the paper: from 2**(-8/n) down to 2**-8 in even ratios, n heads.
 
-        Where `heads` is no power of 2: those of the power below, and then every second one of
-        the power above.
+        If `heads` is not a power of 2, they are the slopes for the next lower power, and then every
+        second slope for the next higher power.
 
         Args:
             heads: N, at least 1.
@@ -99,7 +99,7 @@ class RelativeBias(ScoreModifier):
 
     Attributes:
         table: float[N or 1, left + 1 + right] or float[B or 1, N or 1, left + 1 + right].
-        left: The largest distance to keys before the query. None: as far as after it.
+        left: The largest distance to keys before the query. None: the same as after it.
 
     Example:
         >>> x = np.zeros((1, 3, 2, 4), np.float32)
@@ -138,9 +138,9 @@ class RelativeBias(ScoreModifier):
 
         Args:
             table: float[buckets, N], as T5 learns it; gradients flow to it.
-            bidirectional: Half of the buckets are for keys behind the query, in encoders;
-                else such keys count as at distance 0, in decoders.
-            max_distance: From this distance on it is the last bucket.
+            bidirectional: Whether half of the buckets are for keys after the query, as in encoders;
+                else such keys count as at distance 0, as in decoders.
+            max_distance: From this distance on keys are in the last bucket.
 
         Returns:
             The modifier, with one number per head and distance.
@@ -155,7 +155,7 @@ class RelativeBias(ScoreModifier):
             raise ConfigError(
                 f"a table of {table.shape[0]} buckets does not fit max_distance={max_distance}.",
                 option="max_distance",
-                why=f"half of {buckets} buckets hold one distance each, the others ever more",
+                why=f"half of {buckets} buckets hold one distance each, the others more and more",
                 fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
                 f"max_distance={max(max_distance, buckets)} or more",
             )

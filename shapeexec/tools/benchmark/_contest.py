@@ -1,6 +1,6 @@
-"""The same calls through several contestants: first from nothing, one by one; then warm, in turns.
+"""Runs the same calls through several contestants: first cold, one by one; then warm, in turns.
 
-Who they are is known to `_contestants`, and what their figures mean to each benchmark.
+The contestants are in `_contestants`; each benchmark knows what their figures mean.
 """
 
 import dataclasses
@@ -18,21 +18,21 @@ from shapeexec.tools.comparing._compare import difference
 
 @dataclasses.dataclass(frozen=True)
 class ContestRow:
-    """What one contestant did.
+    """The figures of one contestant.
 
     Attributes:
-        name: What it is called.
-        source: What it is, as it is written.
-        note: What has run, where that is worth knowing; why it was not timed.
-        graphs: How many programs were compiled; None: nobody knows.
-        cold_seconds: All calls, beginning with nothing compiled.
-        run_bytes: Arguments, temporaries and results of the program that needs most, as XLA tells.
-        code_bytes: The code of all programs; 0 where a back end counts none.
-        process_bytes: By how much the resident memory of the process grew in the cold run.
-        warm_seconds: All calls with everything compiled, the median of the rounds; None: it was
-            not timed.
-        waste: The share of the elements that run which is padding, 0 to 1.
-        differences: The calls whose answer is another one, by more than rounding.
+        name: Its name.
+        source: Its source text, such as `sx.Pow2()`.
+        note: A remark: what has run, or why it was not timed.
+        graphs: The number of compiled programs; None: unknown.
+        cold_seconds: The seconds of all calls, beginning with nothing compiled.
+        run_bytes: Arguments, temporaries and results of the largest program, as XLA reports them.
+        code_bytes: The code of all programs; 0 where a back end does not count it.
+        process_bytes: The growth of the process' resident memory in the cold run.
+        warm_seconds: The seconds of all calls with everything compiled, the median of the rounds;
+            None: it was not timed.
+        waste: The share of padding among all elements that run, 0 to 1.
+        differences: The calls whose result differs by more than rounding.
 
     Example:
         >>> row = ContestRow("pow2", "sx.Pow2()", graphs=3, cold_seconds=1.5, warm_seconds=0.5)
@@ -54,7 +54,7 @@ class ContestRow:
 
     @property
     def compile_seconds(self) -> float | None:
-        """What tracing and compiling cost: the difference between cold and warm."""
+        """The seconds of tracing and compiling: the difference between cold and warm."""
         if self.warm_seconds is None:
             return None
         return max(self.cold_seconds - self.warm_seconds, 0.0)
@@ -71,11 +71,11 @@ def contest(
     """Run all calls.
 
     Args:
-        contestants: Who; one that is not timed runs the first call alone.
-        sizes: Of the calls.
-        exact: Whose answers are right; one of the contestants.
+        contestants: The contestants; one that is not timed runs the first call alone.
+        sizes: The sizes of each call.
+        exact: The contestant whose results are the reference.
         rounds: How often all calls run once everything is compiled.
-        tell: Takes a line whenever a contestant is done.
+        tell: Called with a line whenever a contestant is done.
     """
     answers: list[Any] = []
     rows: list[ContestRow] = []

@@ -1,6 +1,6 @@
-"""Who may run the calls of a benchmark: op by op, `jax.jit`, compiled ahead, or an `Exec`.
+"""The contestants of a benchmark: op by op, `jax.jit`, compiled ahead, or an `Exec`.
 
-When they run, and how they are compared, is in `_contest`.
+`_contest` runs and compares them.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -27,12 +27,12 @@ Args = Sequence[Any]
 
 
 class Contestant(Protocol):
-    """Who runs calls, and tells of the programs that were compiled for them.
+    """Runs calls, and reports the programs that were compiled for them.
 
     Attributes:
-        name: What it is called.
-        note: What runs, where that is worth knowing.
-        is_timed: Whether its time means anything; else it runs one call, which is compared.
+        name: Its name.
+        note: A remark on what runs.
+        is_timed: Whether it is timed; otherwise it runs one call, which is compared.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Contestant(Protocol):
         ...
 
     def programs(self) -> list[GraphBytes] | None:
-        """The memory of each program; None: nobody knows."""
+        """The memory of each program; None: unknown."""
         ...
 
     def waste(self) -> float:
-        """The share of elements that were padding."""
+        """The share of padding among all elements that ran."""
         ...
 
     @property
     def source(self) -> str:
-        """What it is, as it is written."""
+        """Its source text, such as `sx.Pow2()`."""
         ...
 
 
@@ -65,7 +65,7 @@ class Jitted:
     def __init__(self, run: Exec, calls: Sequence[Args]) -> None:
         taken_apart = [taken(run.settings, args, kwargs={}) for args in calls]
         self._leaves = [jax.tree.leaves((tuple(c.arrays), dict(c.named))) for c in taken_apart]
-        # One function for all calls: they differ in shapes alone.
+        # One function for all calls: only their shapes differ.
         self.flat = jax.jit(taken_apart[0].pure())
 
     def leaves(self, number: int) -> list[Any]:
@@ -76,7 +76,7 @@ class Jitted:
         return self.flat(*self._leaves[number])
 
     def programs(self) -> list[GraphBytes] | None:
-        """What XLA tells of the programs; they are compiled already, and JAX finds them."""
+        """The memory of the programs by XLA; they are compiled already, and in JAX's cache."""
         by_shape = {tuple(map(np.shape, leaves)): leaves for leaves in self._leaves}
         compiled = (self.flat.lower(*leaves).compile() for leaves in by_shape.values())
         return [found for found in map(bytes_of, compiled) if found is not None]
@@ -101,7 +101,7 @@ class Ahead(Jitted):
         return self._compiled[number](*self.leaves(number))
 
     def programs(self) -> list[GraphBytes] | None:
-        """What XLA tells of the programs."""
+        """The memory of the programs by XLA."""
         return [found for one in self._compiled.values() if (found := bytes_of(one)) is not None]
 
 
@@ -110,7 +110,7 @@ class OpByOp:
     """A function without `jax.jit`, called for each example of a batch.
 
     Attributes:
-        fn: Of parameters and a batch, whose examples do not see each other.
+        fn: A function of parameters and a batch, whose examples do not depend on each other.
         calls: The arguments of all calls.
     """
 
@@ -127,7 +127,7 @@ class OpByOp:
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
 
     def programs(self) -> list[GraphBytes] | None:
-        """One for each operation at each shape, which JAX keeps to itself."""
+        """Return None: JAX does not give access to its programs of single operations."""
         return None
 
     def waste(self) -> float:
@@ -140,11 +140,11 @@ class Bucketed:
     """An Exec.
 
     Attributes:
-        name: What it is called.
-        run: The Exec, with graphs of its own.
+        name: Its name.
+        run: The Exec, which shares no graphs with others.
         calls: The arguments of all calls.
-        note: What runs.
-        is_timed: Whether its time means anything.
+        note: A remark on what runs.
+        is_timed: Whether it is timed.
     """
 
     name: str
@@ -157,16 +157,16 @@ class Bucketed:
         return self.run(*self.calls[number])
 
     def programs(self) -> list[GraphBytes] | None:
-        """What XLA tells of the graphs."""
+        """The memory of the graphs by XLA."""
         return [row.bytes for row in self.run.graphs if row.bytes is not None]
 
     def waste(self) -> float:
-        """Of all calls so far."""
+        """The share of padding in all calls so far."""
         return 1 - self.run.stats.efficiency
 
     @property
     def source(self) -> str:
-        """Its buckets, as they are written."""
+        """Its buckets as source text."""
         strategies = self.run.settings.strategies
         if isinstance(strategies, Strategy):
             return code(strategies) or repr(strategies)

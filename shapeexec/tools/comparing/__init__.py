@@ -1,6 +1,6 @@
-"""Two implementations of one function beside each other: `python -m shapeexec validate`.
+"""Compares two implementations of one function: `python -m shapeexec validate`.
 
-What padding changes in an Exec, and where, is for `shapeexec.validate`, which the command calls.
+For an Exec, the command also calls `shapeexec.validate`, which finds effects of padding.
 """
 
 from shapeexec.tools.comparing._compare import Comparison, ComparisonRow, compare

@@ -1,4 +1,4 @@
-"""The command line of `validate`. What is compared, and how, is in `_compare`."""
+"""The command line of `validate`. `_compare` compares."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from shapeexec.tools.comparing._compare import compare
 
 _ABOUT = f"""\
 Compares an Exec with its function, or a function with another implementation of it: trees,
-shapes, dtypes, values and gradients up to rounding, and speed. Of an Exec, sx.validate is run as
-well, whose padding holds NaN, infinities and garbage.
+shapes, dtypes, values and gradients up to rounding, and speed. For an Exec it also runs
+sx.validate, which fills padding with NaN, infinities and garbage.
 
 {ABOUT}
 Ends with 0 if all is equal, and with 1 if something differs.
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     _output.check(options)
     rounds = 1 if options.quick else options.rounds
     if rounds < 1:
-        raise ConfigError(f"--rounds {rounds} is none.", option="rounds", fix="1 or more")
+        raise ConfigError(f"--rounds {rounds} is not >= 1.", option="rounds", fix="--rounds 5")
     with on_device(options.device):
         target = read_target(options.target, example=options.example)
         sizes = sizes_of(options.shapes, target.defaults)
@@ -71,12 +71,12 @@ def _run(options: argparse.Namespace) -> int:
 def _padding(
     run: Exec, calls: Mapping[str, Sequence[Any]], *, rounds: int, gradients: bool
 ) -> str | None:
-    """What padding changes; None: nothing."""
+    """The error if padding changes a result; None: padding changes nothing."""
     first = next(iter(calls.values()))
     try:
-        told = validate(run, *first, rounds=rounds, gradients=gradients)
+        report = validate(run, *first, rounds=rounds, gradients=gradients)
     except ValidationError as error:
         print(error)
         return str(error)
-    print(f"padding changes nothing: {told}" if told.comparisons else f"padding: {told}")
+    print(f"padding changes nothing: {report}" if report.comparisons else f"padding: {report}")
     return None

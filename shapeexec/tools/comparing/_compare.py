@@ -1,6 +1,6 @@
 """`compare`: values, gradients, dtypes and speed of two implementations of one function.
 
-Either may be an `Exec`. What rounding explains is decided in `_closeness`.
+Either may be an `Exec`. `_closeness` decides whether rounding explains a difference.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -24,14 +24,14 @@ from shapeexec.tools._gradients import by_floats, gradient_of, is_inexact
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonRow:
-    """What one call of both gave.
+    """The comparison of one call.
 
     Attributes:
         sizes: The name of the call.
         what: `"values"` or `"gradients"`.
         difference: How the first differs from the other; None: not by more than rounding.
-        note: What is worth knowing of it: that rounding is amplified, or why nothing was compared.
-        seconds: Of the first and of the other, once compiled; None: a side has failed.
+        note: A remark: that rounding is amplified, or why nothing was compared.
+        seconds: The seconds of the first and of the other, once compiled; None: one has failed.
 
     Example:
         >>> found = compare(jnp.sum, jnp.sum, calls={"s=3": (np.ones(3, np.float32),)})
@@ -47,7 +47,7 @@ class ComparisonRow:
 
     @property
     def speed_up(self) -> float | None:
-        """How many times as fast the first is."""
+        """How many times as fast as the other the first one is."""
         return self.seconds[1] / self.seconds[0] if self.seconds else None
 
 
@@ -56,8 +56,8 @@ class Comparison:
     """Two implementations side by side; `print` it.
 
     Attributes:
-        names: What they are called.
-        rows: Per call the values, and the gradients.
+        names: The names of the two.
+        rows: For each call a row for values, and one for gradients.
 
     Example:
         >>> x = np.ones(3, np.float32)
@@ -109,14 +109,14 @@ def compare(
 
     Args:
         one: An `Exec`, or a function that `jax.jit` can run.
-        other: What it is compared with: likewise.
-        calls: By name the positional arguments of a call, such as `{"s=3": (x,)}`.
+        other: Another `Exec` or function, with the same arguments.
+        calls: The positional arguments of each call, by its name: `{"s=3": (x,)}`.
         gradients: Whether to compare gradients by all float arguments, too.
         rounds: How often each is timed, in turns with the other.
-        names: What they are called in the table.
+        names: Their names in the table.
 
     Returns:
-        What differs, and how fast they are.
+        The differences, and the speed of both.
 
     Example:
         >>> calls = {f"s={n}": (np.arange(n, dtype=np.float32),) for n in (3, 5)}
@@ -142,7 +142,7 @@ class _Side:
         self._gradient: Exec | None = None
 
     def work(self, args: Sequence[Any], what: str) -> Callable[[], Any]:
-        """A call of it."""
+        """A function that makes one call."""
         if self.run is None:
             flat, leaves = self.flat(args, what)
             return lambda: flat(*leaves)
@@ -150,18 +150,18 @@ class _Side:
         return lambda: run(*args)
 
     def flat(self, args: Sequence[Any], what: str) -> tuple[Callable[..., Any], list[Any]]:
-        """The plain function of flat arrays, and these."""
+        """The plain function of flat arrays, and the arrays of a call."""
         call = taken(self.settings, args, kwargs={})
         pure = call.pure()
         leaves = jax.tree.leaves((tuple(call.arrays), dict(call.named)))
         return jax.jit(pure if what == "values" else by_floats(pure)), leaves
 
     def why_no_gradients(self, args: Sequence[Any]) -> str | None:
-        """Why there are no gradients; None: there are."""
+        """The reason why there are no gradients; None: there are some."""
         if not any(map(is_inexact, self.flat(args, "values")[1])):
             return "no argument is a float"
         if not self.settings.masking:
-            return "of masking=False; sx.validate compares them"
+            return "masking=False sums over padding; sx.validate compares them"
         return None
 
     def _gradients(self) -> Exec:
@@ -197,9 +197,9 @@ def _row(
     if len(failures) == 2:
         return ComparisonRow(name, what, None, f"not compared, for both fail: {failures['b']}")
     if failures:
-        (side, told), *_ = failures.items()
+        (side, failure), *_ = failures.items()
         which = "the first" if side == "a" else "the other"
-        return ComparisonRow(name, what, f"{which} alone fails: {told}")
+        return ComparisonRow(name, what, f"{which} alone fails: {failure}")
     flat, leaves = sides[1].flat(args, what)
     text, is_rounding = difference(results["a"], results["b"], flat=flat, leaves=leaves)
     seconds = in_turns(works, rounds=rounds)
@@ -216,9 +216,9 @@ def difference(
 
     Args:
         got: A tree of arrays.
-        want: What it should be.
-        flat: The function of flat arrays that made `want`.
-        leaves: These arrays.
+        want: The expected tree.
+        flat: The function of flat arrays that returned `want`.
+        leaves: The arguments of `flat`.
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
         return f"{jax.tree.structure(got)} instead of {jax.tree.structure(want)}", False

@@ -1,4 +1,4 @@
-"""`python -m shapeexec explain`: what `Exec.explain` and `Exec.trace` print, from a command line.
+"""`python -m shapeexec explain`: prints `Exec.explain` and `Exec.trace` from a command line.
 
-There is nothing else to it: masks and their reasons are known to `execution`.
+`execution` knows the masks and their reasons.
 """

@@ -1,4 +1,4 @@
-"""The command line of `explain`. What is explained is `Exec.explain`'s."""
+"""The command line of `explain`. `Exec.explain` explains."""
 
 import argparse
 import html

@@ -1,6 +1,6 @@
-"""Buckets for lengths that were recorded: `python -m shapeexec plan LENGTHS`, and `plan_lengths`.
+"""Buckets for recorded lengths: `python -m shapeexec plan LENGTHS`, and `plan_lengths`.
 
-One axis is known here. `sx.fit` chooses for several, by what a function costs.
+It plans for one axis. `sx.fit` chooses buckets for several, by the cost of a function.
 """
 
 from shapeexec.tools.planning._plan import LengthPlan, LengthRow, plan_lengths

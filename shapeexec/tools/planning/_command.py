@@ -1,4 +1,4 @@
-"""The command line of `plan`. What its figures mean is known to `_plan`."""
+"""The command line of `plan`. `_plan` computes the figures."""
 
 import argparse
 from typing import Any
@@ -29,7 +29,7 @@ def add_command(tools: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("lengths", metavar="LENGTHS", help="a file, or -")
-    parser.add_argument("--graphs", type=int, default=16, help="of the fitted ladder; default 16")
+    parser.add_argument("--graphs", type=int, default=16, help="for the fitted ladder; default 16")
     parser.add_argument(
         "--compare",
         nargs="+",
@@ -37,8 +37,8 @@ def add_command(tools: Any) -> None:
         metavar="STRATEGY",
         help=f"such as pow2,linear:128,fit:8; default {' '.join(COMPARED)}",
     )
-    parser.add_argument("--column", help="of a CSV file: that of the lengths")
-    parser.add_argument("--count", help="the column of how often each occurs")
+    parser.add_argument("--column", help="the column of the lengths in a CSV file")
+    parser.add_argument("--count", help="the column of each length's count")
     parser.add_argument(
         "--where",
         action="append",

@@ -1,6 +1,6 @@
-"""`plan_lengths`: strategies beside the best ladder, on lengths that occur.
+"""`plan_lengths`: compares strategies with the best ladder, on recorded lengths.
 
-It counts padded elements, and knows no function and no file.
+It counts padded elements, and knows neither functions nor files.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ COMPARED = ("pow2", "geometric:1.5", "linear:128")
 
 @dataclasses.dataclass(frozen=True)
 class LengthRow:
-    """What one strategy does to the lengths.
+    """The figures of one strategy.
 
     Attributes:
-        name: As it was asked for.
+        name: The text that named it.
         strategy: The strategy.
-        graphs: How many buckets the lengths use: one graph each.
-        waste: The share of the elements that run that is padding, 0 to 1.
-        most: The most elements that one length is padded by.
+        graphs: The number of buckets that the lengths use: one graph each.
+        waste: The share of padding among all elements that run, 0 to 1.
+        most: The greatest padding of one length, in elements.
 
     Example:
         >>> plan_lengths([3, 4, 9], graphs=2).rows[0].graphs
@@ -41,18 +41,18 @@ class LengthRow:
 
     @property
     def source(self) -> str:
-        """The strategy as it is written: `sx.Ladder([30, 60])`."""
+        """The strategy as source text: `sx.Ladder([30, 60])`."""
         return code(self.strategy) or self.name
 
     @property
     def padding(self) -> float:
-        """Padding as a share of the elements that are data."""
+        """The padded elements divided by the elements of data."""
         return self.waste / (1 - self.waste)
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthPlan:
-    """Strategies for lengths that occur, the least padding first; `print` it.
+    """Strategies for recorded lengths, the one with the least padding first; `print` it.
 
     Attributes:
         counts: How often each length occurs.
@@ -109,7 +109,7 @@ class LengthPlan:
             The figure.
 
         Raises:
-            ConfigError: `figure` is none, or matplotlib is not installed.
+            ConfigError: `figure` is not a figure, or matplotlib is not installed.
         """
         drawing = plotter("shapeexec.tools.planning._plot", figure=figure, instead="print the plan")
         wastes = {f"{row.name}, {row.graphs} graphs": row.waste for row in self.rows}
@@ -124,19 +124,20 @@ def plan_lengths(
     graphs: int = 16,
     compare: Sequence[str | Strategy] = COMPARED,
 ) -> LengthPlan:
-    """Compare strategies on lengths that occur, and fit a ladder to them.
+    """Compare strategies on recorded lengths, and fit a ladder to the lengths.
 
     Args:
         lengths: The lengths, or a mapping from length to count.
         graphs: How many graphs the fitted ladder may have.
-        compare: Strategies beside it, as `Exec(buckets=)` takes them; `"fit:8"` is a ladder that is
-            fitted with 8 graphs.
+        compare: Strategies beside it, as `Exec(buckets=)` takes them; `"fit:8"` is a ladder fitted
+            with 8 graphs.
 
     Returns:
-        The strategies, that with the least padding first.
+        The strategies, the one with the least padding first.
 
     Raises:
-        ConfigError: There is no length, one is not an integer of at least 1, or a strategy is none.
+        ConfigError: There is no length, a length is not an integer of at least 1, or an item of
+            `compare` is not a strategy.
         BucketOverflowError: A length lies past the last bucket of a strategy.
 
     Example:

@@ -1,6 +1,6 @@
-"""Drawing a plan of lengths; the one module of this package that imports matplotlib.
+"""Draws a plan of lengths; the one module of this package that imports matplotlib.
 
-What is drawn was counted by `_plan`.
+`_plan` computes the figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def drawn(
 
     Args:
         counts: How often each length occurs.
-        wastes: By the name of a strategy the share of padding, 0 to 1.
+        wastes: The share of padding, 0 to 1, by the name of the strategy.
         buckets: The ladder.
         figure: A matplotlib figure; None makes a new one.
 

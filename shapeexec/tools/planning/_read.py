@@ -1,4 +1,4 @@
-"""Lengths from files: one a line, or a column of a CSV file. Buckets are not known here."""
+"""Reads lengths from files: one a line, or a column of a CSV file. It knows nothing of buckets."""
 
 import contextlib
 import csv
@@ -20,13 +20,13 @@ def read_lengths(
 ) -> dict[int, float]:
     """Read lengths from a file.
 
-    Without options each line holds one length, or several between blanks or commas. With any of
-    them, and where the file is named `*.csv`, it is a CSV file with a line of names.
+    Without options each line holds one length, or several separated by blanks or commas. With any
+    option, or if the file is named `*.csv`, it is a CSV file whose first line names the columns.
 
     Args:
         path: The file; `"-"` is the standard input.
-        column: The column of the lengths. It may be left out if there is one column beside `count`
-            and those of `where`.
+        column: The column of the lengths. It may be left out if the file has only one column that
+            neither `count` nor `where` names.
         count: The column that says how often a length occurs. None: once a row.
         where: Only rows that have these strings in these columns.
 
@@ -34,7 +34,8 @@ def read_lengths(
         How often each length occurs. Lengths of 0 are left out: they need no bucket.
 
     Raises:
-        ConfigError: It cannot be read, has no such column, or holds something else than lengths.
+        ConfigError: The file cannot be read, has no such column, or holds values that are not
+            lengths.
 
     Example:
         >>> import pathlib, tempfile
@@ -114,10 +115,10 @@ def _of_table(
 
 
 def _named(names: Sequence[str], name: str | None, *, path: str | Path) -> str:
-    """A column that is there.
+    """The name of an existing column.
 
     Raises:
-        ConfigError: It is not, or was not chosen.
+        ConfigError: There is no such column, or several to choose from.
     """
     if names.count(name or "") == 1:
         return str(name)

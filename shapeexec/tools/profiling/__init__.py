@@ -1,6 +1,6 @@
-"""Where the time of an Exec goes, bucket by bucket: `python -m shapeexec profile`.
+"""Reports where the time of an Exec goes, bucket by bucket: `python -m shapeexec profile`.
 
-What XLA does is read from traces of `jax.profiler`.
+The times of XLA's operations are read from traces of `jax.profiler`.
 """
 
 from shapeexec.tools.profiling._profile import profile

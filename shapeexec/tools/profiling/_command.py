@@ -1,4 +1,4 @@
-"""The command line of `profile`. What is measured, and how, is in `_profile`."""
+"""The command line of `profile`. `_profile` measures."""
 
 import argparse
 from pathlib import Path
@@ -11,9 +11,9 @@ from shapeexec.tools._target import ABOUT, add_target, read_target
 from shapeexec.tools.profiling._profile import profile
 
 _ABOUT = f"""\
-Calls by bucket: what making each graph took, by part; what a call takes; how much of it is padding;
-and the slowest operations. Writes a trace of jax.profiler for each bucket (TensorBoard, XProf and
-Perfetto show them), and profile.md, into a directory.
+Reports for each bucket the time of making its graph, by part; the time of a call; the share of
+padding; and the slowest operations. Writes a trace of jax.profiler for each bucket (TensorBoard,
+XProf and Perfetto show them), and profile.md, into a directory.
 
 {ABOUT}"""
 
@@ -32,9 +32,9 @@ def add_command(tools: Any) -> None:
     )
     add_target(parser, "target")
     parser.add_argument(
-        "--directory", type=Path, default=Path("profile"), help="of traces; default profile"
+        "--directory", type=Path, default=Path("profile"), help="for the traces; default profile"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="of each call; default 5")
+    parser.add_argument("--rounds", type=int, default=5, help="timings of each call; default 5")
     parser.add_argument("--quick", action="store_true", help="one round")
     add_device(parser)
     _output.add_json(parser)

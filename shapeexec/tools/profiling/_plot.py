@@ -1,6 +1,6 @@
-"""Drawing a profile; the one module of this package that asks for matplotlib.
+"""Draws a profile; the one module of this package that needs matplotlib.
 
-Which figures there are is `_report`'s to say.
+`_report` has the figures.
 """
 
 # matplotlib has partly unknown types.
@@ -22,11 +22,11 @@ _ONE_BY_ONE = ("trace", "mask", "lower", "compile", "load")
 
 
 def save_plot(profile: Profile, path: Path) -> None:
-    """Draw what making each graph took, by part, and its calls: of data and of padding.
+    """Draw the time of making each graph, by part, and of its calls, as data and padding.
 
     Args:
         profile: The figures.
-        path: Where to; its ending says in which format.
+        path: The file to write; its ending sets the format.
     """
     rows = profile.rows
     names = [row.bucket for row in rows]
@@ -59,13 +59,13 @@ def save_plot(profile: Profile, path: Path) -> None:
 
 
 def making(seconds: list[GraphSeconds]) -> dict[str, np.ndarray]:
-    """By part its seconds in each graph, which add up to all that it took.
+    """For each part its seconds in each graph; the parts add up to the total.
 
     Args:
-        seconds: Of each graph.
+        seconds: The seconds of each graph.
     """
     parts = {part: np.array([getattr(one, part) for one in seconds]) for part in _ONE_BY_ONE}
-    # The trace is checked while XLA compiles or a file is read; what lasts longer adds to all.
+    # The trace is checked while XLA compiles or a file is read; only a longer check adds time.
     checking = np.array([one.check - one.compile - one.load for one in seconds])
     parts["check, after that"] = np.maximum(checking, 0)
     return {part: took for part, took in parts.items() if took.any()} or parts

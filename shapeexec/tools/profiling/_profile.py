@@ -1,6 +1,6 @@
-"""`profile`: calls by bucket, timed, and then traced by `jax.profiler`.
+"""`profile`: times calls by bucket, and then traces them by `jax.profiler`.
 
-How traces are read is known to `_traces`, and how it looks to `_report`.
+`_traces` reads the traces, and `_report` shows the figures.
 """
 
 import re
@@ -21,15 +21,15 @@ _OPERATIONS = 5
 def profile(
     run: Exec, calls: Sequence[Sequence[Any]], *, directory: str | Path, rounds: int = 5
 ) -> Profile:
-    """Tell where the time of calls goes by bucket: making graphs, running them, and what is slow.
+    """Report where the time of calls goes by bucket: making graphs, running them, slow operations.
 
     A variant of `run` begins with nothing compiled. Each bucket's calls are timed, and then run
-    once more under `jax.profiler.trace`, in a folder of their own.
+    once more under `jax.profiler.trace`, each bucket with a folder of its own.
 
     Args:
         run: The Exec.
         calls: The positional arguments of each call.
-        directory: Where the traces go, for TensorBoard, XProf or Perfetto.
+        directory: The directory of the traces, for TensorBoard, XProf or Perfetto.
         rounds: How often each call is timed.
 
     Returns:

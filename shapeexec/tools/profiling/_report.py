@@ -1,4 +1,4 @@
-"""Where the time went, as text for people and as JSON for programs.
+"""The figures of a profile, as text for people and as JSON for programs.
 
 It measures nothing, and draws nothing: `_profile` and `_plot` do.
 """
@@ -14,7 +14,7 @@ from shapeexec.tools._clock import seconds_text
 _PARTS = ("trace", "check", "mask", "lower", "compile", "load")
 _HEADS = ("bucket", "calls", "making", *_PARTS[:-1], "a call", "padding")
 _MUCH = 0.4
-"""From this share on, padding is told as slow."""
+"""From this share on, padding is reported as slow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +23,12 @@ class ProfileRow:
 
     Attributes:
         bucket: The sizes of its graph.
-        calls: How many calls ran in it.
-        seconds: Of a call once all is compiled, by the clock, without the profiler; the median.
-        making: What making the graph took, by part.
-        waste: The share of the elements that run which is padding, 0 to 1.
-        operations: XLA's slowest operations with JAX's primitive, and the seconds each took a call
-            under the profiler; one that runs others, such as a loop, counts them too.
+        calls: The number of calls that ran in it.
+        seconds: The median seconds of a compiled call, without the profiler.
+        making: The seconds of making the graph, by part.
+        waste: The share of padding among all elements that run, 0 to 1.
+        operations: XLA's slowest operations with JAX's primitive, and the seconds of each in one
+            call under the profiler; an operation that runs others, such as a loop, includes them.
         trace: The folder of its trace.
 
     Example:
@@ -52,7 +52,7 @@ class Profile:
 
     Attributes:
         rows: The buckets, in the order in which calls came.
-        directory: That of the traces.
+        directory: The directory of the traces.
 
     Example:
         >>> Profile((), "traces").slow
@@ -64,7 +64,7 @@ class Profile:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """What was slow, in words: where most time goes, and what takes it there."""
+        """The slow parts in words: the bucket with the most time, and the reasons."""
         return tuple(_slow(self.rows))
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ class Profile:
         parts = ["# Profile", table, "\n".join(f"- {text}" for text in self.slow)]
         for row in self.rows:
             spent = "\n".join(f"- `{name}`: {seconds_text(took)}" for name, took in row.operations)
-            told = f"{row.calls} x {seconds_text(row.seconds)}; made in {row.making}"
-            parts += [f"## {row.bucket}", f"{told}; trace in `{row.trace}`", spent]
+            times = f"{row.calls} x {seconds_text(row.seconds)}; made in {row.making}"
+            parts += [f"## {row.bucket}", f"{times}; trace in `{row.trace}`", spent]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What XLA's operations took, from a trace of `jax.profiler`.
+"""Reads the seconds of XLA's operations from a trace of `jax.profiler`.
 
-Buckets and graphs are not known here.
+It knows nothing of buckets and graphs.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -19,16 +19,16 @@ from typing import Any
 import jax
 
 _OPERATION = "hlo_op"
-"""What events of XLA's operations have beside their name, on each kind of device."""
+"""The statistic that marks an event as one of XLA's operations, on each kind of device."""
 _INSTRUCTION = re.compile(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*metadata=\{op_name="([^"]*)"', re.M)
 
 
 @contextlib.contextmanager
 def traced(directory: Path) -> Generator[None]:
-    """Write a trace of what runs inside: without Python's own functions, which would slow it.
+    """Trace the code inside, without Python's functions, whose tracing would slow it down.
 
     Args:
-        directory: Where to.
+        directory: The directory to write to.
     """
     options: Any = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -39,16 +39,16 @@ def traced(directory: Path) -> Generator[None]:
 def seconds_by_operation(directory: Path) -> Counter[str]:
     """The seconds of each of XLA's operations in the traces of a directory.
 
-    One that runs others, such as a loop, counts them too.
+    An operation that runs others, such as a loop, includes their seconds.
 
     Args:
-        directory: That of `traced`.
+        directory: The directory given to `traced`.
     """
     found: Counter[str] = Counter()
     for file in directory.rglob("*.xplane.pb"):
         data: Any = jax.profiler.ProfileData.from_file(str(file))
         with warnings.catch_warnings():
-            # Of Python 3.12, about the types that JAX's extension makes.
+            # Python 3.12 warns about the types that JAX's extension makes.
             warnings.simplefilter("ignore", DeprecationWarning)
             for plane in data.planes:
                 for line in plane.lines:
@@ -59,7 +59,7 @@ def seconds_by_operation(directory: Path) -> Counter[str]:
 
 
 def sources(hlo: str) -> dict[str, str]:
-    """By operation of a compiled program the primitive of JAX that it is for.
+    """JAX's primitive for each operation of a compiled program.
 
     Args:
         hlo: The program's text.

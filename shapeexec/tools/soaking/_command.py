@@ -1,6 +1,6 @@
 """The command line of the soak; what it needs is imported when it runs.
 
-What the options mean is in `_main`.
+`_main` documents the options.
 """
 
 import argparse
@@ -17,8 +17,9 @@ Random traffic of many threads over many shapes, with every option of sx.Exec, w
 runs, workers, callbacks and saved files are made to fail. Each answer is compared with the unpadded
 function.
 
-Ends with 0 if all was right, with 1 after a wrong answer, an error that nobody promised or a wrong
-count, and with 2 after a stall, whose stacks go to stderr. Ctrl-C ends it early with its report.
+Ends with 0 if all was right, with 1 after a wrong answer, an undocumented error or a wrong count,
+and with 2 after a stall, when the threads' stacks go to stderr. Ctrl-C ends it early with its
+report.
 """
 
 
@@ -35,9 +36,9 @@ def add_command(tools: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long; default 10")
-    parser.add_argument("--threads", type=int, default=32, help="how many call; default 32")
-    parser.add_argument("--seed", type=int, default=0, help="of all draws; default 0")
-    parser.add_argument("--shapes", type=int, default=500, help="how many; default 500")
+    parser.add_argument("--threads", type=int, default=32, help="threads that call; default 32")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random draws; default 0")
+    parser.add_argument("--shapes", type=int, default=500, help="number of shapes; default 500")
     parser.add_argument(
         "--stall",
         type=float,

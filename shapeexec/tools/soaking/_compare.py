@@ -1,6 +1,6 @@
-"""What is right: by NumPy in f64 where a model has it, else by plain `jax.jit` without padding.
+"""Computes expected results: by NumPy in f64 where a model has a formula, else by plain `jax.jit`.
 
-The tolerance is that of `validate`, from `_closeness`.
+Results are compared with the tolerance of `validate`, from `_closeness`.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from shapeexec.tools._closeness import difference
 from shapeexec.tools.soaking._models import Model, Sizes
 
 VARIANTS = 4
-"""How many data each shape has. Their results are kept, so that a soak allocates no more."""
+"""The number of data sets for each shape. Their results are kept, so that memory stops growing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model at sizes."""
+    """A model and its sizes."""
 
     model: Model
     sizes: tuple[tuple[str, int], ...]
@@ -32,14 +32,14 @@ class Shape:
         return f"{self.model.name} " + ", ".join(f"{symbol}={n}" for symbol, n in self.sizes)
 
     def arguments(self, variant: int) -> tuple[Any, ...]:
-        """The arguments of one of its data, of NumPy; the same each time."""
+        """The NumPy arguments of one data set; the same each time."""
         sizes: Sizes = dict(self.sizes)
         seed = [variant, zlib.crc32(self.model.name.encode()), *sizes.values()]
         return self.model.make(np.random.default_rng(seed), sizes)
 
 
 class WrongAnswerError(Exception):
-    """A result is not that of the unpadded function; the text tells where."""
+    """A result differs from the unpadded function's; the text says where."""
 
 
 class Expected:
@@ -55,7 +55,7 @@ class Expected:
         if found is not None:
             return found
         made = {(shape, variant): expected(shape.model, shape.arguments(variant))}
-        if shape.model.numpy is None:  # all data of a shape from one compiled program
+        if shape.model.numpy is None:  # one compiled program for all data sets of a shape
             plain = jitted(shape.model)
             for other in range(VARIANTS):
                 made[shape, other] = _leaves(plain(*shape.arguments(other)))
@@ -76,7 +76,7 @@ def expected(model: Model, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
 
 
 def jitted(model: Model) -> Any:
-    """The unpadded function under `jax.jit`, as a new function: its programs leave with it."""
+    """The unpadded function under `jax.jit`, as a new function: its programs are freed with it."""
     return _compat.jit(functools.partial(model.fn))
 
 
@@ -86,7 +86,7 @@ def added(results: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:
 
 
 def check(got: Any, want: Sequence[np.ndarray]) -> None:
-    """Compare a result, of which leaves may be handles, with the expected leaves.
+    """Compare a result, whose leaves may be handles, with the expected leaves.
 
     Raises:
         WrongAnswerError: It differs by more than rounding.

@@ -1,6 +1,6 @@
-"""Damage to a directory of saved graphs: one function for each kind of failure of files.
+"""Damages a directory of saved graphs: one function for each kind of failure of files.
 
-Who draws them, and how often, is known to `_faults`.
+`_faults` decides when each kind happens.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 from shapeexec.execution.saving._files import MANIFEST
 
 Damage = Callable[[Path, random.Random], object]
-"""Damages a directory; other threads may save into it and load from it meanwhile."""
+"""A function that damages a directory while other threads may save into it and load from it."""
 
 
 def truncate(directory: Path, rng: random.Random) -> None:
@@ -33,7 +33,7 @@ def flip(directory: Path, rng: random.Random) -> None:
 
 
 def mix_up(directory: Path, rng: random.Random) -> None:
-    """Put the content of a file of another `Exec` in the place of one."""
+    """Replace the content of a file by that of another `Exec`'s file."""
 
     def foreign(path: Path, data: bytes) -> bytes:
         others = sorted(directory.parent.parent.glob(f"*/*/*{path.suffix}"))
@@ -44,9 +44,9 @@ def mix_up(directory: Path, rng: random.Random) -> None:
 
 
 def half_write(directory: Path, rng: random.Random) -> None:
-    """Leave what a saver leaves that is killed before it renames its temporary file.
+    """Leave the directory as if a saver was killed before it renamed its temporary file.
 
-    Of a graph that was not there the file is missing then; of the manifest the old one stays.
+    A new graph's file is missing then; of the manifest the old version stays.
     """
     path = _any_file(directory, rng)
     data = path.read_bytes()
@@ -77,6 +77,6 @@ def _change(
 def _any_file(directory: Path, rng: random.Random) -> Path:
     found = sorted(path for path in directory.iterdir() if path.suffix != ".part")
     if not found:
-        # As the operating system says it of a file that another thread has taken away.
+        # The operating system's error where another thread has removed the file.
         raise FileNotFoundError(f"no file in {directory}")
     return rng.choice(found)

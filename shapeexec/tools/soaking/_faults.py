@@ -1,7 +1,7 @@
-"""What is made to fail, and what each failure is promised to become.
+"""Injects failures, and knows the error that each failure must become.
 
 Compilations and runs fail through `Store.compiler`, callbacks through `Exec.on_event`. Files of
-saved graphs are damaged in the restart of a service; how is known to `_damage`.
+saved graphs are damaged in the restart of a service, by `_damage`.
 """
 
 import collections
@@ -26,7 +26,7 @@ Place = Literal["compile", "run", "callback", "files"]
 
 
 class WorkerDiedError(BaseException):
-    """No `Exception`, as what ends a thread from outside."""
+    """Not an `Exception`, like the errors that end a thread from outside."""
 
 
 class CallbackError(Exception):
@@ -47,12 +47,12 @@ class Kind:
     """A kind of failure.
 
     Attributes:
-        name: Its row in the report.
-        at: Where it happens.
-        rate: How often, 0 to 1, of all compilations, runs, events or restarts.
-        error: Makes what is raised, from a string that marks it; None: nothing is raised.
-        becomes: What the call that meets it raises; None: the call goes on.
-        damage: What happens to the directory of saved graphs.
+        name: The name of its row in the report.
+        at: The place where it happens.
+        rate: Its share, 0 to 1, of all compilations, runs, events or restarts.
+        error: Makes the error to raise, from a string that marks it; None: nothing is raised.
+        becomes: The error that the affected call raises; None: the call goes on.
+        damage: The damage to the directory of saved graphs.
     """
 
     name: str
@@ -80,7 +80,7 @@ KINDS = (
 RATES: Mapping[str, float] = {kind.name: kind.rate for kind in KINDS}
 
 _SLOW = 1.0
-"""Seconds that a slow compilation takes longer."""
+"""Seconds that a slow compilation takes in addition."""
 
 _MARK = re.compile(r"injected fault (\d+)")
 
@@ -94,11 +94,11 @@ class Fault:
 
     @property
     def mark(self) -> str:
-        """The text by which its error is known again."""
+        """The text by which its error is recognised."""
         return f"injected fault {self.number}"
 
     def damage(self, directory: Path) -> None:
-        """Damage a directory of saved graphs, the same way each time."""
+        """Damage a directory of saved graphs, in the same way each time."""
         assert self.kind.damage is not None
         _damage.inflict(self.kind.damage, directory, rng=random.Random(self.number))
 
@@ -106,7 +106,7 @@ class Fault:
         """Fail.
 
         Raises:
-            BaseException: That of its kind.
+            BaseException: The error of its kind.
         """
         if self.kind.error is None:
             time.sleep(_SLOW)
@@ -115,35 +115,37 @@ class Fault:
 
 
 class Faults:
-    """Injects failures, and knows them again.
+    """Injects failures, and recognises their errors.
 
     Args:
-        seed: Of the draws.
-        rates: How often each kind happens, by name; kinds that it lacks do not happen.
+        seed: The seed of the draws.
+        rates: How often each kind happens, by name; kinds that are missing do not happen.
 
     Attributes:
-        injected: How many, by kind.
-        came_out: How many calls have raised one of them, by kind.
+        injected: The number of injected failures, by kind.
+        came_out: The number of calls that raised one of them, by kind.
     """
 
     def __init__(self, seed: int, rates: Mapping[str, float] = RATES) -> None:
         unknown = rates.keys() - RATES.keys()
         if unknown:
             raise ConfigError(
-                f"there is no fault {min(unknown)!r}.", option="rates", fix=", ".join(RATES)
+                f"there is no fault {min(unknown)!r}.",
+                option="rates",
+                fix=f"choose from {', '.join(RATES)}",
             )
         self.injected: collections.Counter[str] = collections.Counter()
         self.came_out: collections.Counter[str] = collections.Counter()
         self._rates, self._random, self._lock = rates, random.Random(seed), threading.Lock()
         self._kinds: list[Kind] = []
-        # Of many compilations at once XLA leaves some waiting: of those of plain JAX by 32 threads
-        # on two cores the median took 5 s, and one 51 s. That would hide stalls of ours.
+        # With many compilations at once XLA makes some wait: with 32 threads of plain JAX on two
+        # cores the median compilation took 5 s, and one took 51 s. That would hide our stalls.
         self._turns = threading.Semaphore(2 * cores())
 
     # Injecting
 
     def draw(self, at: Place) -> Fault | None:
-        """A failure that is due at a place, or none."""
+        """A failure to inject at a place, or None."""
         kinds = [kind for kind in KINDS if kind.at == at and self._rates.get(kind.name)]
         with self._lock:
             for kind in kinds:
@@ -156,7 +158,7 @@ class Faults:
     def compile(
         self, prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None
     ) -> Graph:
-        """In the place of `compile_graph`: it fails where XLA would, and its graphs may fail."""
+        """Replaces `compile_graph`: it may fail as XLA would, and so may the graphs it makes."""
         fault = self.draw("compile")
         if fault is not None:
             trace = prepared.trace
@@ -181,10 +183,10 @@ class Faults:
 
         return run
 
-    # Knowing again
+    # Recognising
 
     def caused(self, error: BaseException) -> Kind | None:
-        """The kind of the failure that became this error, as it should; None: there is none."""
+        """The kind of the failure that rightly became this error; None: no failure did."""
         found = _MARK.search(str(error))
         kind = self._kinds[int(found[1])] if found else None
         if kind is None or kind.becomes is None or not isinstance(error, kind.becomes):
@@ -195,17 +197,17 @@ class Faults:
 
 
 class _Failing:
-    """A lowered program that fails while XLA compiles it: in the thread in which it does."""
+    """A lowered program whose compilation fails, in the thread that compiles it."""
 
     def __init__(self, traced: Any, fault: Fault) -> None:
         self._stage, self._fault = traced, fault
 
     def lower(self) -> "_Failing":
-        """As of a traced program."""
+        """The method of a traced program."""
         return _Failing(self._stage.lower(), self._fault)
 
     def compile(self) -> Any:
-        """As of a lowered program.
+        """The method of a lowered program.
 
         Raises:
             BaseException: See `Fault.happen`.

@@ -1,6 +1,6 @@
 """`soak`: from names and numbers to a report.
 
-What happens in between is known to `_run`.
+`_run` runs the soak.
 """
 
 from shapeexec.tools._given import Names, chosen
@@ -30,20 +30,20 @@ def soak(
     and threads that are stuck stay.
 
     Args:
-        minutes: How long.
-        threads: How many threads call.
-        seed: Of all draws.
-        shapes: How many shapes there are, at least one for each model.
+        minutes: The duration.
+        threads: The number of threads that call.
+        seed: The seed of all random draws.
+        shapes: The number of shapes, at least one for each model.
         stall: Seconds after which a call that has not ended is a stall.
         models: Only these functions, by name. None: all.
         ways: Only these sets of options, by name. None: all.
-        tell: Takes a line of how far it is every few seconds.
+        tell: Called with a line of progress every few seconds.
 
     Returns:
-        What it found; `print` it.
+        The report; `print` it.
 
     Raises:
-        ConfigError: Nothing is called so, or a number is none that works.
+        ConfigError: A name is unknown, or a number is out of range.
 
     Example:
         >>> report = soak(minutes=1, threads=8, models=["sizes", "gradient"])  # doctest: +SKIP

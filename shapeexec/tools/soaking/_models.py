@@ -1,6 +1,6 @@
 """Small functions with the known traps of padding, and their values by NumPy.
 
-Nothing here knows of buckets: a model is a function, its specs, and data of any sizes.
+A model is a function, its specs, and data of any sizes. It knows nothing of buckets.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -33,10 +33,10 @@ class Model:
         name: Unique.
         fn: The function, as users write it.
         specs: Its `in_shapes`; None where the shape is fixed.
-        make: Its arguments at some sizes, of NumPy. Those without a spec are the same each time.
-        numpy: The same function in NumPy; None: plain `jax.jit` tells what is right.
+        make: Makes its NumPy arguments for some sizes; arguments without a spec never change.
+        numpy: The same function in NumPy; None: plain `jax.jit` gives the expected results.
         is_example: Whether it takes one example, and so can be mapped.
-        donates: The positions that a decode loop donates.
+        donates: The positions of the arguments that a decode loop donates.
     """
 
     name: str
@@ -66,7 +66,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.normal(size=shape).astype(np.float32)
 
 
-# A mean of a softmax: two reductions along padding, the first of which is no sum.
+# A mean of a softmax: two reductions along padding, the first of which is not a sum.
 
 _QUERY, _IN, _OUT, _TOKENS, _KEYS, _VALUES, _EXAMPLE, _TABLE = _weights(
     (4,), (8, 6), (6,), (20, 16), (16, 16), (16, 16), (4,), (20, 5)
@@ -92,7 +92,7 @@ def _loss(w: Mapping[str, Array], x: Array) -> Array:  # x: f32[b, s, 8]
     return ((hidden @ w["out"] - x[..., 0]) ** 2).mean()
 
 
-# Results that are as ragged as their argument.
+# Results with the ragged axes of the argument.
 
 
 def _running(x: Array) -> Array:  # x: f32[b, s]

@@ -1,6 +1,6 @@
-"""What a soak is to do, and what it has found.
+"""The settings of a soak, and its outcome.
 
-`_run` does it, `_report` shows it.
+`_run` runs a soak, `_report` shows its outcome.
 """
 
 import collections
@@ -16,28 +16,28 @@ from shapeexec.tools.soaking._services import WAYS, Service, Way
 from shapeexec.tools.soaking._watch import Stall, Watch
 
 PHASES = ("warm-up", "churn", "steady")
-"""Each takes a third. In the last one threads repeat calls of theirs that were right, and none of
-services that evict, clear or give up buckets: all graphs are there."""
+"""The phases, a third of the time each. In the last one, threads repeat earlier calls that were
+right, except calls of services that evict graphs, clear or give up buckets: no graph is made."""
 
 _MOST_KEPT = 50
-"""Of wrong answers and wrong faults the first are kept, and all are counted."""
+"""The number of wrong answers, and of wrong faults, that are kept; all are counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Soak:
-    """What to do.
+    """The settings of a soak.
 
     Attributes:
-        minutes: How long.
-        threads: How many threads call.
-        seed: Of all draws.
-        shapes: How many shapes there are.
+        minutes: The duration.
+        threads: The number of threads that call.
+        seed: The seed of all random draws.
+        shapes: The number of shapes.
         stall: Seconds after which a call that has not ended is a stall.
-        models, ways: What is served, and how.
+        models, ways: The functions that are served, and the sets of options.
         rates: See `Faults`.
 
     Raises:
-        ConfigError: A number is none that works.
+        ConfigError: A number is out of range.
     """
 
     minutes: float
@@ -61,7 +61,7 @@ class Soak:
                     option=option,
                     fix=f"one or more, or leave {option} out",
                 )
-        # Threads draw a model first, and then one of its shapes.
+        # Each model needs a shape: threads draw a model first, and then one of its shapes.
         check_count("shapes", self.shapes, least=len(self.models), such_as=500)
 
 
@@ -70,8 +70,8 @@ class Finding:
     """A call that went wrong.
 
     Attributes:
-        call: Which: its model, sizes, options, seed, thread and number.
-        told: What was expected and got, or the traceback.
+        call: The call: its model, sizes, options, seed, thread and number.
+        told: The expected and the actual result, or the traceback.
     """
 
     call: str
@@ -80,12 +80,12 @@ class Finding:
 
 @dataclasses.dataclass
 class Findings:
-    """All that went wrong.
+    """All calls that went wrong.
 
     Attributes:
-        wrong: Wrong answers: the first ones.
-        faults: Errors that nobody promised: the first ones.
-        counts: How many there were of both.
+        wrong: The first wrong answers.
+        faults: The first undocumented errors.
+        counts: The numbers of both.
     """
 
     wrong: list[Finding] = dataclasses.field(default_factory=list[Finding])
@@ -104,11 +104,11 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """By how much 1,000 programs of plain JAX grow the process, in MiB.
+    """The growth of the process by 1,000 programs of plain JAX, in MiB.
 
     Attributes:
-        kept: While they are held.
-        dropped: When they have been dropped.
+        kept: The growth while the programs are held.
+        dropped: The growth after they have been dropped.
     """
 
     kept: float
@@ -117,20 +117,20 @@ class Plain:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a soak has found.
+    """The outcome of a soak.
 
     Attributes:
-        soak: What was to be done.
-        seconds: How long it took.
+        soak: The settings.
+        seconds: The duration.
         watch: Counts and samples.
-        faults: What was injected.
-        findings: What went wrong.
+        faults: The injected failures.
+        findings: The calls that went wrong.
         stalls: The calls that stalled it.
-        services: With their statistics.
-        warned: The library's warnings, by their beginnings.
-        books: Where counts of one thing differ.
-        plain: What plain JAX takes; None: nobody measured it.
-        is_interrupted: Whether somebody ended it early.
+        services: The services, with their statistics.
+        warned: The number of the library's warnings, by the beginnings of their texts.
+        books: Descriptions of counts that contradict each other.
+        plain: The memory of plain JAX; None: it was not measured.
+        is_interrupted: Whether Ctrl-C ended it early.
     """
 
     soak: Soak

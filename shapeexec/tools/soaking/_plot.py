@@ -1,6 +1,6 @@
-"""Drawing a soak; the one module of it that asks for matplotlib.
+"""Draws a soak; the one module of this package that needs matplotlib.
 
-What is drawn was found by `_run`.
+`_run` takes the samples.
 """
 
 # Some of matplotlib's functions have partly unknown types.
@@ -22,8 +22,8 @@ def save_plot(samples: Sequence[Sample], path: Path) -> None:
     """Draw resident memory and the graphs that are kept over time, phase by phase.
 
     Args:
-        samples: The curve.
-        path: Where to; its ending says in which format.
+        samples: The samples, in order of time.
+        path: The file to write; its ending sets the format.
     """
     figure, (above, below) = plt.subplots(
         2, 1, sharex=True, figsize=(9, 6), height_ratios=(2, 1), layout="constrained"

@@ -1,6 +1,6 @@
 """The outcome of a soak, as text for people and as JSON for programs.
 
-Whether it is a good one is known to `_outcome`.
+`_outcome` decides whether it is a good one.
 """
 
 import dataclasses
@@ -11,19 +11,19 @@ from shapeexec.tools.soaking._outcome import PHASES, Finding, Outcome
 from shapeexec.tools.soaking._watch import Sample, growth
 
 _MOST_SHOWN = 10
-"""Of findings of one kind."""
+"""The number of findings of one kind that are shown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """What one phase did, and how memory grew in it.
+    """The counts of one phase, and the growth of memory in it.
 
     Attributes:
         name: See `PHASES`.
-        calls, compiles: How many there were in it.
+        calls, compiles: The numbers of calls and of compilations in it.
         mib: Resident memory at its end, in MiB.
         per_calls: MiB for each 10,000 calls, by the line through its samples; None: unknown.
-        per_compiles: MiB for each 1,000 compilations; None: it had few.
+        per_compiles: MiB for each 1,000 compilations; None: there were too few.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class SoakReport:
-    """What a soak has found; `print` it.
+    """The report of a soak; `print` it.
 
     Attributes:
-        machine: Where: device, processor and versions.
-        outcome: What: the counts, the samples, and all that went wrong.
+        machine: The device, the processor and the versions.
+        outcome: The counts, the samples, and all calls that went wrong.
 
     Example:
         >>> report = soak(minutes=1, threads=8, ways=["plain"])  # doctest: +SKIP
@@ -58,14 +58,14 @@ class SoakReport:
 
     @property
     def phases(self) -> list[Phase]:
-        """The phases that began."""
+        """The phases that were started."""
         samples = self.outcome.watch.samples
         found = ([one for one in samples if one.phase == name] for name in PHASES)
         return [_phase(own) for own in found if own]
 
     @property
     def is_scraped(self) -> bool:
-        """Whether metrics were scraped: Prometheus's client may not be installed."""
+        """Whether metrics were scraped; without Prometheus' client they are not."""
         return all(service.registry is not None for service in self.outcome.services)
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class SoakReport:
         lines = [["fault", "injected", "came out", "absorbed"]]
         for name, count in sorted(faults.injected.items()):
             out = faults.came_out[name]
-            # A failed compilation comes out of each call that waits for it.
+            # Each call that waits for a failed compilation raises its error.
             lines.append([name, f"{count:,}", f"{out:,}", f"{max(0, count - out):,}"])
         return _table(lines) if len(lines) > 1 else "no faults were injected"
 

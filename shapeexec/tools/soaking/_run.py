@@ -1,6 +1,6 @@
-"""A soak from beginning to end: the phases, the threads, and what becomes of their calls.
+"""Runs a soak: the phases, the threads, and the judgement of their calls.
 
-Which calls are made is known to `_services` and `_traffic`.
+`_services` and `_traffic` decide which calls are made.
 """
 
 import collections
@@ -44,18 +44,18 @@ _PAUSE = 0.01
 """Seconds that a thread waits before it draws again where a service is not open yet."""
 
 _MOST_REPEATED = 1000
-"""Calls of each thread in the last phase."""
+"""The number of calls that each thread repeats in the last phase."""
 
 _FEW = 20
-"""Plain programs, below which their growth tells nothing."""
+"""The least number of plain programs whose growth is meaningful."""
 
 
 def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
-    """Do it.
+    """Run a soak.
 
     Args:
-        soak: What.
-        tell: Told a line of progress every few seconds.
+        soak: The settings.
+        tell: Called with a line of progress every few seconds.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         return _run_in(Path(directory), soak, tell=tell)
@@ -80,25 +80,25 @@ def _run_in(directory: Path, soak: Soak, *, tell: Callable[[str], object]) -> Ou
             stalls = threads.join()
         if stalls:
             threads.stop.set()
-            faulthandler.dump_traceback(2, all_threads=True)  # of the process: tests replace sys's
+            faulthandler.dump_traceback(2, all_threads=True)  # the real stderr, not sys.stderr
     books = [] if stalls else _books(served)
     return Outcome(
-        soak,
-        threads.watch.seconds,
-        threads.watch,
-        faults,
-        findings,
-        stalls,
-        served,
-        dict(warned),
-        books,
-        plain,
-        is_interrupted,
+        soak=soak,
+        seconds=threads.watch.seconds,
+        watch=threads.watch,
+        faults=faults,
+        findings=findings,
+        stalls=stalls,
+        services=served,
+        warned=dict(warned),
+        books=books,
+        plain=plain,
+        is_interrupted=is_interrupted,
     )
 
 
 class _Threads:
-    """The threads that call."""
+    """The threads that make calls."""
 
     def __init__(self, soak: Soak, traffic: Traffic, *, faults: Faults, findings: Findings) -> None:
         self.soak, self.traffic, self.faults, self.findings = soak, traffic, faults, findings
@@ -116,12 +116,12 @@ class _Threads:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def join(self) -> list[Stall]:
-        """Begin no other call, and wait for all; those that do not end."""
+        """Start no further call, wait for all, and return those that do not end."""
         self.stop.set()
         until = time.monotonic() + self.soak.stall
         for thread in self._threads:
@@ -174,7 +174,7 @@ class _Threads:
         self.watch.end(thread, outcome)
 
     def _outcome(self, draw: Draw) -> str:
-        """Make a call, and judge what comes of it."""
+        """Make a call, and judge its result or error."""
         was_warm = draw.service.is_warm.is_set()
         try:
             self.traffic.do(draw)
@@ -192,7 +192,7 @@ class _Threads:
 
 
 def _watched(threads: _Threads, tell: Callable[[str], object]) -> list[Stall]:
-    """Go through the phases, sample, and tell; the calls that stall it, at once."""
+    """Go through the phases, take samples and report them; return stalled calls at once."""
     soak, watch = threads.soak, threads.watch
     each, next_line = 60 * soak.minutes / len(PHASES), _LINES
     for number, phase in enumerate(PHASES):
@@ -233,21 +233,21 @@ def _line(sample: Sample, threads: _Threads) -> str:
 
 @contextlib.contextmanager
 def _warnings_counted() -> Generator[collections.Counter[str]]:
-    """Within it warnings are counted by their beginnings, and not shown."""
+    """Count warnings by the beginnings of their texts, and do not show them."""
     counted: collections.Counter[str] = collections.Counter()
 
     def count(message: Any, *_: Any, **__: Any) -> None:
         counted[" ".join(str(message).split()[:8])] += 1
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always")  # the default remembers each text: that is growth
+        warnings.simplefilter("always")  # the default remembers each text, so memory would grow
         warnings.showwarning = count
         yield counted
 
 
 @contextlib.contextmanager
 def _exact_products() -> Generator[None]:
-    """Within it products of f32 are those of f32 on a GPU too, in all threads."""
+    """Compute products of f32 in f32 on a GPU too, in all threads."""
     name = "jax_default_matmul_precision"
     config: Any = jax.config
     before = getattr(config, name)
@@ -259,7 +259,7 @@ def _exact_products() -> Generator[None]:
 
 
 def _plain_growth(traffic: Traffic, *, programs: int) -> Plain | None:
-    """By how much plain JAX grows the process; None for too few programs."""
+    """The growth of the process by plain JAX; None for too few programs."""
     shapes = [shape for known in traffic.shapes.values() for shape in known][:programs]
     if len(shapes) < _FEW:
         return None
@@ -272,8 +272,8 @@ def _plain_growth(traffic: Traffic, *, programs: int) -> Plain | None:
 
 
 def _books(served: Sequence[Service]) -> list[str]:
-    """Where what an `Exec` has counted is not what it has done."""
-    told: list[str] = []
+    """Descriptions of counts of an `Exec` that differ from what it has done."""
+    wrong: list[str] = []
     for service in served:
         ran = service.total("hits") + service.total("misses")
         pairs = [("events of calls", service.done["events"], ran)]
@@ -281,9 +281,9 @@ def _books(served: Sequence[Service]) -> list[str]:
             pairs.append(("calls that returned", service.done["calls"], ran))
         pairs += [("plain calls", service.total("plain_calls"), 0)]
         pairs += [("differences", service.total("differences"), 0)]
-        told += [
+        wrong += [
             f"{service.name}: {what}: {own:,}, not {right:,}"
             for what, own, right in pairs
             if own != right
         ]
-    return told
+    return wrong

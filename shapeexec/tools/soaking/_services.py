@@ -1,6 +1,6 @@
-"""Under which options models are served: one `Exec` for each model and each way.
+"""Serves models under sets of options: one `Exec` for each model and each way.
 
-What is called, and when, is `_traffic`'s.
+`_traffic` decides which calls are made.
 """
 
 import collections
@@ -46,11 +46,11 @@ class Way:
 
     Attributes:
         name: Unique.
-        options: Those of `Exec`.
-        operations: What is drawn.
+        options: The options of `Exec`.
+        operations: The operations that are drawn, with weights.
         churns: Whether it makes graphs again and again, and so rests while memory must not grow.
         is_warmed: Whether workers make the graphs of the smaller sizes first.
-        refuses: Whether it refuses other sizes then, and all of them before.
+        refuses: Whether it refuses other sizes after the warm-up, and all sizes before it.
         is_frozen: Whether it is a variant that is frozen after its warm-up.
         donates: Whether a decode loop donates its cache.
     """
@@ -66,7 +66,7 @@ class Way:
 
 
 _TUNED = {"xla_llvm_disable_expensive_passes": True}
-"""An option of XLA that every platform takes."""
+"""An option of XLA that every platform accepts."""
 
 WAYS = (
     Way(name="plain"),
@@ -108,14 +108,14 @@ class Service:
     """An `Exec` under traffic.
 
     Attributes:
-        model, way: What it serves, and how.
-        options: Those of its `Exec`.
-        faults: What is injected.
-        directory: Where it may save graphs.
+        model, way: The function that it serves, and the set of options.
+        options: The options of its `Exec`.
+        faults: The failures to inject.
+        directory: The directory for saved graphs.
         run: The `Exec`; `restart` puts another one in its place.
-        done: How many calls of graphs have returned, maps left out; how many events were of calls.
+        done: The number of calls that returned, without maps, and of events about calls.
         is_warm: Set when its warm-up is done.
-        registry: Of Prometheus's client; None: it is not installed.
+        registry: A registry of Prometheus' client; None: the client is not installed.
     """
 
     model: Model
@@ -136,19 +136,19 @@ class Service:
 
     @property
     def name(self) -> str:
-        """That of the model and of the way."""
+        """The names of the model and of the way."""
         return f"{self.model.name}/{self.way.name}"
 
     @property
     def operations(self) -> Operations:
-        """Those that suit the model."""
+        """The operations that suit the model."""
         unfit = set(() if self.model.is_example else ("map",))
         unfit |= set(() if self.model.donates else ("session",))
         return {name: weight for name, weight in self.way.operations.items() if name not in unfit}
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes calls: those before the freeze would make graphs that it must lack."""
+        """Whether it takes calls; calls before a freeze would make graphs that it must refuse."""
         return self.is_warm.is_set() or not self.way.is_frozen
 
     def count(self, what: str) -> None:
@@ -161,9 +161,9 @@ class Service:
         return self.way.refuses and any(size > _WARMED[symbol] for symbol, size in shape.sizes)
 
     def total(self, what: str) -> int:
-        """A figure of `Stats`, added up over all its `Exec`s.
+        """A figure of `Stats`, summed over all its `Exec`s.
 
-        Evictions and graphs that are kept are those of the present one.
+        Evictions and kept graphs are counted for the present `Exec` only.
         """
         with self._lock:
             now, past = self.run, self._counters[:-1]
@@ -171,19 +171,19 @@ class Service:
         return sum(getattr(one, what) for one in [*stats, now.stats])
 
     def restart(self, *, is_late: bool) -> None:
-        """Save the graphs, and go on with what is loaded, as a process that starts again.
+        """Save the graphs, load them, and go on with the loaded `Exec`, as after a new start.
 
-        Threads that restart a service at once save into one directory.
+        Threads that restart a service at the same time save into one directory.
 
         Args:
-            is_late: Whether files are damaged after the load, which leaves the programs for later.
+            is_late: Whether files are damaged after the load, which reads programs only later.
 
         Raises:
             ConfigError: A failure that was injected; the service stays as it was.
         """
         fault = self.faults.draw("files")
         own = fault.mark if fault is not None and fault.kind.becomes is not None else "graphs"
-        directory = self.directory / own  # an error that comes out tells its name
+        directory = self.directory / own  # an error that is raised contains its name
         self.run.save(directory)
         if fault is not None and not is_late:
             fault.damage(directory)
@@ -203,7 +203,7 @@ class Service:
             self.run, self.registry = run, registry
 
     def warm_up(self, arguments: tuple[Any, ...]) -> None:
-        """Make the graphs of the smaller sizes by workers; then freeze, if its way says so.
+        """Make the graphs of the smaller sizes by workers, then freeze if its way is frozen.
 
         Raises:
             BaseException: A failure that was injected.
@@ -225,10 +225,10 @@ def services(
     """A service for each model and way, in which faults are injected.
 
     Args:
-        faults: What is injected.
-        directory: Where services save graphs, each in a directory of its own.
-        models: What is served.
-        ways: Under which options.
+        faults: The failures to inject.
+        directory: The directory in which each service has its own for saved graphs.
+        models: The names of the functions to serve.
+        ways: The names of the sets of options.
     """
     pairs = itertools.product(models, ways)
     return [
@@ -249,7 +249,7 @@ def _options(model: Model, way: Way) -> dict[str, Any]:
 
 
 def _registry(run: Exec) -> Any:
-    """The metrics of an `Exec`; None without Prometheus's client, as the report tells."""
+    """The metrics of an `Exec`; None without Prometheus' client, which the report mentions."""
     if importlib.util.find_spec("prometheus_client") is None:
         return None
     import prometheus_client  # noqa: PLC0415 - it may not be installed

@@ -1,7 +1,7 @@
-"""Who calls what: a draw for each call, the operations, and what their results must be.
+"""The calls of a soak: a draw for each call, the operations, and the checks of their results.
 
-A call is named by the seed, its thread and its number in that thread: the draw is the same each
-time. `_run` has the threads.
+A call is identified by the seed, its thread and its number in that thread, so its draw is the same
+each time. `_run` has the threads.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from shapeexec.tools.soaking._models import BATCH, LENGTH, Model
 from shapeexec.tools.soaking._services import Service
 
 _STEPS = 4
-"""Of a decode loop."""
+"""The number of steps of a decode loop."""
 
 ONCE = frozenset(("restart",))
 """Operations after which graphs are made or loaded, and which the last phase does not repeat."""
 
 
 class NotRefusedError(Exception):
-    """A call returned that has to raise a `FrozenError`."""
+    """A call returned although it must raise a `FrozenError`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Draw:
     """A call.
 
     Attributes:
-        seed, thread, number: Its name.
-        service: Which `Exec`.
-        operation: One of `OPERATIONS`.
+        seed, thread, number: The numbers that identify it.
+        service: The service that is called.
+        operation: A key of `OPERATIONS`.
         shapes: The sizes; only maps use more than the first.
-        variant: Which data.
+        variant: The number of the data set.
     """
 
     seed: int
@@ -63,7 +63,7 @@ class Draw:
 
 
 def shapes_of(models: Sequence[Model], *, seed: int, count: int) -> dict[Model, list[Shape]]:
-    """Distinct shapes, as many of each model as there are, until there are `count`."""
+    """Distinct shapes: `count` in total, taken from the models in turn while they have more."""
     found: dict[Model, dict[Shape, None]] = {model: {} for model in models}
     rng = np.random.default_rng(seed)
     most = {"b": BATCH, "s": LENGTH}
@@ -80,10 +80,10 @@ class Traffic:
     """The calls of all threads.
 
     Attributes:
-        seed: Of the draws.
-        services: All that may be called.
-        shapes: By model.
-        expected: What is right.
+        seed: The seed of the draws.
+        services: The services that may be called.
+        shapes: The shapes of each model.
+        expected: The expected results.
     """
 
     seed: int
@@ -109,12 +109,12 @@ class Traffic:
         )
 
     def do(self, draw: Draw) -> None:
-        """Make a call, and check what it returns.
+        """Make a call, and check its result.
 
         Raises:
-            WrongAnswerError: It is wrong.
-            NotRefusedError: It has to be an error.
-            BaseException: What the call raises.
+            WrongAnswerError: The result is wrong.
+            NotRefusedError: The call must raise, but returned.
+            BaseException: The error of the call.
         """
         OPERATIONS[draw.operation](self, draw)
 
@@ -167,7 +167,7 @@ def _padded(traffic: Traffic, draw: Draw) -> None:
 
 
 def _acall(traffic: Traffic, draw: Draw) -> None:
-    """Calls of all data of a shape at once; each is checked before an error of one is raised."""
+    """Call with all data sets of a shape at once; check all results before an error is raised."""
     run = draw.service.run
 
     async def gathered() -> list[Any]:
@@ -195,7 +195,7 @@ def _handles(traffic: Traffic, draw: Draw) -> None:
 
 
 def _poisoned(array: np.ndarray) -> Padded:
-    """A handle of an array of which each axis is the next power of two, poisoned behind it."""
+    """A handle of an array padded with poison to the next power of two along each axis."""
     poison = np.nan if array.dtype.kind == "f" else 1 << 20
     whole = np.full([1 << (size - 1).bit_length() for size in array.shape], poison, array.dtype)
     whole[tuple(map(slice, array.shape))] = array
@@ -218,7 +218,7 @@ def _map(traffic: Traffic, draw: Draw) -> None:
 
 
 def _session(traffic: Traffic, draw: Draw) -> None:
-    """A decode loop, in which each call takes the handle that the one before returned."""
+    """A decode loop, in which each call takes the handle that the previous one returned."""
     del traffic
     service = draw.service
     w, plain, token = draw.shape.arguments(draw.variant)
@@ -237,7 +237,7 @@ def _session(traffic: Traffic, draw: Draw) -> None:
 
 
 def _preview(traffic: Traffic, draw: Draw) -> None:
-    """All that looks and runs nothing."""
+    """All operations that inspect an `Exec` and run nothing."""
     del traffic
     run, args = draw.service.run, draw.shape.arguments(draw.variant)
     for look in (run.plan, run.why_new, run.explain):
@@ -256,14 +256,14 @@ def _clear(traffic: Traffic, draw: Draw) -> None:
 
 
 def _warm_up(traffic: Traffic, draw: Draw) -> None:
-    """A warm-up of a shape's graph, while other threads call and clear."""
+    """Warm up a shape's graph while other threads call and clear."""
     del traffic
     args = draw.shape.arguments(draw.variant)
     draw.service.run.warmup(*args, workers=2, sizes=dict(draw.shape.sizes))
 
 
 def _restart(traffic: Traffic, draw: Draw) -> None:
-    """A restart from files while other threads call, and a call of what was loaded."""
+    """Restart from files while other threads call, then call the loaded `Exec`."""
     draw.service.restart(is_late=bool(draw.number % 2))
     _call(traffic, draw)
 

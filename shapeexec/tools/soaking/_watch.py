@@ -1,6 +1,6 @@
-"""What is measured while threads call: counts, how long calls take, and the process's memory.
+"""Measures while threads call: counts, the duration of calls, and the process' memory.
 
-Each thread writes to places of its own, so that nothing waits for a count.
+Each thread writes to its own places, so that no thread waits for a count.
 """
 
 import collections
@@ -25,9 +25,9 @@ class Sample:
     Attributes:
         seconds: Since the beginning.
         phase: Its name.
-        calls: Calls that ended.
-        compiles: XLA compilations of graphs.
-        graphs: Graphs that are kept.
+        calls: The number of calls that ended.
+        compiles: The number of XLA compilations of graphs.
+        graphs: The number of graphs that are kept.
         mib: Resident memory of the process, in MiB.
     """
 
@@ -44,8 +44,8 @@ class Stall:
     """A call that took long.
 
     Attributes:
-        seconds: How long; it may still run.
-        call: Which.
+        seconds: Its duration so far; it may still run.
+        call: The call.
     """
 
     seconds: float
@@ -56,7 +56,7 @@ class Watch:
     """The calls of some threads.
 
     Args:
-        threads: How many.
+        threads: The number of threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -68,15 +68,15 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """The seconds since the beginning."""
         return time.monotonic() - self._began
 
     def begin(self, thread: int, call: object) -> None:
-        """A thread begins a call; `str(call)` names it."""
+        """Record that a thread begins a call; `str(call)` names it."""
         self._running[thread] = time.monotonic(), call
 
     def end(self, thread: int, outcome: str) -> None:
-        """Its call has ended."""
+        """Record that the thread's call has ended."""
         running = self._running[thread]
         assert running is not None
         self._running[thread] = None
@@ -87,7 +87,7 @@ class Watch:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many calls have ended, by outcome."""
+        """The number of calls that have ended, by outcome."""
         total: collections.Counter[str] = collections.Counter()
         for counted in self._counts:
             total.update(dict(counted))
@@ -99,7 +99,7 @@ class Watch:
         return [Stall(now - began, str(call)) for began, call in filter(None, list(self._running))]
 
     def longest(self) -> Stall:
-        """The call that took longest, or takes longest now."""
+        """The call with the longest duration, ended or not."""
         ended = [Stall(seconds, str(call)) for seconds, call in self._longest]
         return max([*ended, *self.running()], key=lambda stall: stall.seconds)
 
@@ -112,7 +112,7 @@ class Watch:
 
 
 def resident_mib() -> float:
-    """The memory of this process that is resident, in MiB; where nobody tells, its most so far."""
+    """The resident memory of this process in MiB; where unknown, its maximum so far."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * _PAGE / 2**20
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -123,11 +123,11 @@ def growth(samples: Sequence[Sample], per: str) -> float | None:
     """The slope of the line through resident memory, by least squares, in MiB for each `per`.
 
     Args:
-        samples: Of one phase.
+        samples: The samples of one phase.
         per: `"calls"`, `"compiles"` or `"seconds"`.
 
     Returns:
-        None if nothing of that happened, or there are fewer than three samples.
+        The slope; None if the count did not change, or there are fewer than three samples.
     """
     x: list[float] = [getattr(sample, per) for sample in samples]
     if len(x) < 3 or x[0] == x[-1]:

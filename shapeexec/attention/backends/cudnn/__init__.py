@@ -4,9 +4,9 @@ It reads its operands up to their ends, so it does not take ragged sizes; its re
 version of cuDNN. Its gradient takes the results of any forward pass, so the two passes may run on
 different back ends.
 
-Its gradient is not deterministic: it sums that of the queries in no fixed order. XLA can request a
-deterministic one for a whole program, not for a call (`xla_gpu_deterministic_ops`), so a backward
-pass with `deterministic=True` is refused.
+Its gradient is not deterministic: the gradient of the queries is summed in no fixed order. XLA can
+request a deterministic one for a whole program (`xla_gpu_deterministic_ops`), but not for a call,
+so a backward pass with `deterministic=True` is refused.
 
 Sources: XLA, `cudnn_custom_call_compiler.cc`, `RequireDeterminism`; PyTorch's notes on
 randomness, `SDPBackend.CUDNN_ATTENTION`: forward deterministic, backward not.
@@ -26,10 +26,10 @@ _DTYPES = ("float16", "bfloat16")
 _OLDEST = (8, 0)
 _LARGEST_HEAD, _LARGEST_HEAD_OF_HOPPER = 128, 256
 _WHOLE = 128
-"""At lengths that are not multiples of it the gradient may be NaN, where scores are far below 0.
+"""The gradient may be NaN at lengths that are not multiples of this, if scores are far below 0.
 
 Sources: github.com/pytorch/pytorch/issues/196678, github.com/NVIDIA/cudnn-frontend/issues/160
-and /1072. An odd length it refuses itself.
+and /1072. cuDNN refuses odd lengths itself.
 """
 
 
@@ -37,11 +37,11 @@ class _Cudnn:
     """See the module."""
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """The lists are not used, so any tile will do."""
+        """Any tile: the lists are not used."""
         return signature.tile
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
-        """It takes half precision and few masks, on CUDA."""
+        """See `Backend`. It takes half precision and few masks, on CUDA."""
         if platform != "cuda":
             return f"it needs an NVIDIA GPU, and this is {platform}"
         if not _compat.cudnn_attention_is_known():
@@ -69,7 +69,7 @@ class _Cudnn:
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
-        """See `Backend`. What `refuses` says of gradients holds."""
+        """See `Backend`. `refuses` has excluded calls whose gradient is not supported."""
         gradients = _compat.cudnn_attention_gradient(
             (residuals.q, residuals.k, residuals.v),
             (residuals.out, residuals.logsumexp),

@@ -51,7 +51,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 _LONG = 8
-"""The mean number of tiles in a row from which on one kernel is faster than two; docs/adr/0009."""
+"""From this mean number of tiles in a row on, one kernel is faster than two; see docs/adr/0009."""
 
 
 class MosaicGpu:
@@ -68,25 +68,25 @@ class MosaicGpu:
         self.interpret = interpret
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """The tile that two warpgroups compute together; all queries, if they are few."""
+        """The tile that two warpgroups compute together; few queries are one tile."""
         del mask
         return (signature.query_size if _few.are_few(signature) else TILE), TILE
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """Its own, and forward half a tile of keys at a time, where it takes a whole one."""
+        """The default; and, if forward takes a whole tile of keys at a time, half a tile."""
         own = Tiling(self.tile(signature, mask))
         if signature.is_backward or _few.are_few(signature) or not takes_whole_tiles(signature):
             return (own,)
         return own, dataclasses.replace(own, piece=TILE // 2)
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
-        """It takes half precision and heads up to 256, on Hopper; it computes no bias gradient."""
+        """See `Backend`. It takes half precision, heads up to 256, and makes no bias gradient."""
         if self.interpret is None and (reason := _support.of_device(platform)):
             return reason
         return _support.of_call(signature, mask)
 
     def reads_pages(self, signature: Signature) -> bool:
-        """For few queries, of pages that need not be padded; see `PagedBackend`."""
+        """See `PagedBackend`. It does for few queries, if pages need no padding."""
         size = signature.page_size
         if size is None or size % _few.PAGE_ROWS or not _few.are_few(signature):
             return False
@@ -159,8 +159,8 @@ class MosaicGpu:
     def fuses(self, config: Config, work: Work) -> bool:
         """Whether one kernel for all three gradients is faster than two.
 
-        It is if rows of tiles are long enough to pay for an f32 array that is zeroed, added to and
-        rounded. If their length is unknown when traced, two kernels run.
+        One kernel needs an f32 array that is zeroed, added to and rounded, which is worth its cost
+        if rows of tiles are long. If their length is unknown at trace time, two kernels run.
         """
         row = (work.density or 0.0) * config.signature.query_size / TILE
         return is_possible(config) and row >= _LONG
@@ -202,7 +202,7 @@ class _Added(ScoreModifier):
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A call, as the kernels take it.
+    """The static part and the operands of a call, in the form that the kernels take.
 
     Attributes:
         config: The static part of the call.

@@ -1,8 +1,8 @@
 """Masks as nested selects, without `and` and `or` of bool arrays.
 
-Mosaic lowers these element by element, at several times the cost of the comparisons. So a rule is
-traced, and where it joins conditions the choice between two values is nested
-instead: `x if (a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
+Mosaic lowers `and` and `or` element by element, at several times the cost of the comparisons. So a
+rule is traced, and where it joins conditions the choice between two values is nested instead: `x if
+(a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -24,7 +24,7 @@ class Condition:
     """A condition on each element, made of simpler ones; plain ones are arrays of booleans."""
 
     def choose(self, yes: Array, no: Any) -> Array:
-        """`yes` where it holds, else `no`."""
+        """`yes` where the condition holds, else `no`."""
         raise NotImplementedError  # abstract
 
 
@@ -67,8 +67,8 @@ def evaluate(function: Callable[..., Any], *arguments: Array) -> Any:
     """function(*arguments), with booleans joined into a `Condition`.
 
     Args:
-        function: Elementwise code without effects, that returns one array.
-        *arguments: Arrays; it is traced for their shapes and dtypes alone.
+        function: An elementwise function without effects that returns one array.
+        *arguments: Arrays; the function is traced for their shapes and dtypes only.
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in arguments]
     traced = jax.make_jaxpr(function)(*shapes)

@@ -22,12 +22,12 @@ _BLOCK = 64  # rows and columns cleared at a time: few registers are left where 
 
 
 def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
-    """Start ref[at] -> shared, which arrives at `ready` when it is done.
+    """Start the copy of ref[at] to `shared`, which arrives at `ready` when it is done.
 
     Args:
         ref: [B, T, N, H] in device memory.
-        at: Index into the first three axes, of which T's may run past the end.
-        shared: [rows, columns], with columns from H up.
+        at: The index into the first three axes; the slice of T may extend past the end.
+        shared: [rows, columns], with H columns or more.
         ready: A barrier.
     """
     plgpu.copy_gmem_to_smem(ref.at[(*at, _columns(at, shared))], shared, ready)
@@ -36,15 +36,15 @@ def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
 def copy_in_valid(
     ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
 ) -> None:
-    """As `copy_in`, with 0 in the rows from `valid` on; it takes the whole warpgroup.
+    """Copy as `copy_in` does, with 0 in the rows from `valid` on; for a whole warpgroup.
 
     Args:
         ref: See `copy_in`.
         at: See `copy_in`.
         shared: See `copy_in`.
         ready: See `copy_in`.
-        landed: A barrier of this warpgroup's own.
-        valid: How many of the rows are valid; more than there are where all are.
+        landed: A barrier that only this warpgroup uses.
+        valid: The number of valid rows; it may exceed the number of rows.
     """
     rows, columns = shared.shape
 
@@ -63,7 +63,7 @@ def copy_in_valid(
 
 
 def copy_out(shared: Ref, ref: Ref, at: tuple[Any, ...]) -> None:
-    """Start shared -> ref[at], as part of the next group that is committed; see `copy_in`."""
+    """Start the copy of `shared` to ref[at], in the next committed group; see `copy_in`."""
     plgpu.copy_smem_to_gmem(shared, ref.at[(*at, _columns(at, shared))], commit_group=False)
 
 

@@ -1,7 +1,7 @@
 """The element rules of mask and bias inside the kernels, and the loads of their arrays.
 
 Numbers per row are loaded once per item, numbers per column come with the pieces of the ring, and
-elements per pair are loaded where the rule reads them. Which arrays it reads is in `_rules`.
+elements per pair are loaded where the rule reads them. `_rules` finds the arrays that a rule reads.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -37,7 +37,7 @@ def as_operand(leaf: Array, known: ArrayUse, *, side: Side) -> Array:
     Args:
         leaf: The array.
         known: How the rule reads it.
-        side: Whether rows are queries or keys; of keys, arrays of pairs are transposed.
+        side: Whether rows are queries or keys; if keys, arrays of pairs are transposed.
 
     Returns:
         Integers or floats of 32 bits; for pairs booleans have 8 bits, and floats may have 16. An
@@ -68,12 +68,12 @@ def as_operand(leaf: Array, known: ArrayUse, *, side: Side) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array that a mask or a bias holds, as the kernel has it.
+    """An array of a mask or a bias, inside the kernel.
 
     Attributes:
-        ref: In device memory.
+        ref: The array in device memory.
         use: How the rule reads it.
-        vector: Its elements of a tile's rows, in registers; or of the columns, in shared memory.
+        vector: Its elements for a tile's rows, in registers; or for the columns, in shared memory.
     """
 
     ref: Ref
@@ -85,7 +85,7 @@ class Leaf:
         return loaded != 0 if self.use.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:
-        """One element; axes of 1 count for all."""
+        """One element; an axis of size 1 broadcasts."""
         return self.value(self.ref[at_or_0(self.ref, *index)])
 
 
@@ -94,15 +94,15 @@ class Elements:
     """A mask and a bias in a kernel whose rows are queries, or keys.
 
     Attributes:
-        rule: Their static part.
-        leaves: Their arrays.
+        rule: The static part of both.
+        leaves: The arrays of both.
         side: Whether rows are queries or keys.
         columns: For each array with one element per column, [steps, columns] in shared memory.
-        look_up: Loads table[index], elementwise.
+        look_up: A function that loads table[index], elementwise.
         scale: The factor of scores before their bias; None: there is no bias.
-        masked: What replaces the score of a pair that is not allowed.
+        masked: The value that replaces the score of a pair that is not allowed.
         crosses_ends: Whether keys behind the valid length are to be masked here.
-        packing: What the rows are, where they are not the queries of an item's head.
+        packing: The queries and heads of the rows; None: rows are queries, or keys, of one head.
     """
 
     rule: Rule
@@ -116,7 +116,7 @@ class Elements:
     packing: Packing | None = None
 
     def sources(self, item: Item) -> list[Ref]:
-        """For each of `columns` its source: the array of an item in device memory."""
+        """The source of each of `columns`: the array of an item in device memory."""
         of_columns = [self.leaves[i] for i in self.rule.of_side(int(self.side == "query"))]
         return [_of_item(ref, item) for ref in of_columns]
 
@@ -136,10 +136,10 @@ class ItemElements:
     """A mask and a bias for some rows of an item.
 
     Attributes:
-        elements: Both.
+        elements: The mask and the bias.
         item: The item.
-        first_row: Where the rows begin.
-        vectors: By the number of an array its elements of the rows, or its part of `columns`.
+        first_row: The position of the first row.
+        vectors: For an array's number, its elements for the rows, or its item of `columns`.
     """
 
     elements: Elements
@@ -151,14 +151,14 @@ class ItemElements:
         """Whether each pair of a tile is allowed, for `choose`.
 
         Args:
-            first_column: Where its columns begin.
-            place: In the ring, of what came with the columns.
+            first_column: The position of the first column.
+            place: The place in the ring of the columns' vectors.
             shape: Rows and columns of the tile.
         """
         return self._answer(self.elements.rule.allows, first_column, place, shape)
 
     def masked(self, begins: Ref, place: Array, scores: Array) -> Array:
-        """Scores of a tile of queries by keys, those of pairs that are not allowed replaced.
+        """The scores of a tile, with `Elements.masked` for pairs that are not allowed.
 
         For the arguments see `biased`.
         """
@@ -166,17 +166,17 @@ class ItemElements:
         scores = choose(self.allows(begin, place, scores.shape), scores, masked)
         if not self.elements.crosses_ends:
             return scores
-        # Keys behind the valid length may hold anything; or they are 0, and so are their scores,
-        # whose weights in the backward pass would be infinite where all others are far below 0.
+        # Keys behind the valid length may hold anything. If they hold 0, their scores are 0; in the
+        # backward pass the weights of those would be infinite if all other scores are far below 0.
         return mask_columns(self.item.key_length, begin, scores, masked)
 
     def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
         """Scores of a tile, scaled and with their bias; as they are if there is none.
 
         Args:
-            begins: i32[steps] in shared memory: where the columns in each place begin.
+            begins: i32[steps] in shared memory: the position of the first column in each place.
             place: See `allows`.
-            scores: f32[rows, columns], as a product made them.
+            scores: f32[rows, columns], the result of a product.
         """
         scale = self.elements.scale
         if scale is None:
@@ -192,38 +192,45 @@ class ItemElements:
         shape: tuple[int, ...],
         *more: Array,
     ) -> Any:
-        rule, side = self.elements.rule, self.elements.side
-        vectors = dict(self.vectors)
-        for i in rule.of_side(int(side == "query")):
-            vectors[i] = vectors[i].at[place]
-        leaves = [
-            Leaf(ref, known, vectors.get(i))
-            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
-        ]
-        first = (first_column, self.first_row) if side == "key" else (self.first_row, first_column)
+        # `evaluate` traces the rule to rewrite its bool operations, so the rule must not load. All
+        # its reads are found by tracing and loaded first; the rule then runs on loaded values.
+        leaves, by_key = self._leaves(place), self.elements.side == "key"
+        first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, self.elements)
-        given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
+        positions = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
         _, reads = trace_rule(ask, shape, *zeros)
-        found: list[Array] = []
+        loaded: list[Array] = []
 
-        def run(reads: list[Read], *inputs: Array) -> Array:
-            where, rest = inputs[: len(given)], inputs[len(given) :]
-            values = iter(rest[len(more) :])
-            return ask(RecordingPositions(*where, reads=reads, values=values), *rest[: len(more)])
+        def run(recorded: list[Read], *inputs: Array) -> Array:
+            """Run the rule on inputs (*positions, *more, *loaded), and record its reads."""
+            where, rest = inputs[: len(positions)], inputs[len(positions) :]
+            arguments, values = rest[: len(more)], iter(rest[len(more) :])
+            return ask(RecordingPositions(*where, reads=recorded, values=values), *arguments)
 
-        # The index into a table is computed by the rule, from its reads so far.
         def index(*inputs: Array) -> Array:
-            again: list[Read] = []
-            run(again, *inputs)
-            return again[len(found)].more[0]
+            """The index of the next read, of a table: the rule computes it from earlier reads."""
+            recorded: list[Read] = []
+            run(recorded, *inputs)
+            return recorded[len(loaded)].more[0]
 
         for read in reads:
             arguments = read.more
             if read.role == "of_table":
-                arguments = (evaluate(index, *given, *more, *found),)
-            found.append(getattr(at, read.role)(leaves[read.number], *arguments))
-        return evaluate(functools.partial(run, []), *given, *more, *found)
+                arguments = (evaluate(index, *positions, *more, *loaded),)
+            load_leaf = getattr(at, read.role)
+            loaded.append(load_leaf(leaves[read.number], *arguments))
+        return evaluate(functools.partial(run, []), *positions, *more, *loaded)
+
+    def _leaves(self, place: Array) -> list[Leaf]:
+        """The arrays, with the vectors of the columns at this place in the ring."""
+        rule, vectors = self.elements.rule, dict(self.vectors)
+        for i in rule.of_side(int(self.elements.side == "query")):
+            vectors[i] = vectors[i].at[place]
+        return [
+            Leaf(ref, use, vectors.get(i))
+            for i, (ref, use) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
+        ]
 
 
 def _of_item(ref: Ref, item: Item) -> Ref:
@@ -238,7 +245,7 @@ class TilePositions:
         item: The example and the query head.
         first: The first query and the first key.
         shape: Rows and columns of the tile.
-        elements: Says whether the rows are queries or keys, or of several heads.
+        elements: The mask and the bias; it knows whether rows are queries, keys or packed heads.
     """
 
     def __init__(

@@ -38,19 +38,19 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Pac
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 MOST_ROWS = 2 * ROWS
-"""Queries of heads that share keys, for which there is shared memory."""
+"""The most rows (queries of heads that share keys) that shared memory has room for."""
 
-_MOST_QUERIES = 16  # with more, there are enough of them for tiles of one head
-_LARGEST_HEAD = 128  # of larger ones tiles would leave too little room for keys on their way
+_MOST_QUERIES = 16  # with more queries one head fills a tile
+_LARGEST_HEAD = 128  # with larger heads tiles leave too little shared memory for the pipeline
 _ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
-_MOST_STEPS = 4  # pieces in a ring: more than are on their way at a time
+_MOST_STEPS = 4  # pieces in a ring: more are never in flight at the same time
 
 PAGE_ROWS = TILE // 2
-"""Pages consist of whole pieces of so many keys."""
+"""The page size must be a multiple of this: a page consists of whole pieces."""
 
 
 def are_few(signature: Signature) -> bool:
-    """Whether a call is one for this kernel."""
+    """Whether this kernel serves a call."""
     return (
         signature.query_size <= _MOST_QUERIES
         and max(signature.head_size, signature.value_size) <= _LARGEST_HEAD
@@ -62,10 +62,10 @@ class _Form(NamedTuple):
     """The sizes of a kernel.
 
     Attributes:
-        warpgroups: How many compute, each for 64 rows.
-        slots: Of queries: for how many segments of a share they are in shared memory.
-        key_rows: Keys of a piece.
-        steps: Pieces in the rings of keys and of values.
+        warpgroups: The number of warpgroups that compute, each for 64 rows.
+        slots: The number of segments of a share whose queries are in shared memory at a time.
+        key_rows: The number of keys in a piece.
+        steps: The number of pieces in the ring of keys, and in the ring of values.
     """
 
     warpgroups: int
@@ -75,12 +75,12 @@ class _Form(NamedTuple):
 
     @staticmethod
     def of(config: Config, packing: Packing) -> "_Form":
-        """As much on its way as there is shared memory for."""
+        """Choose the deepest pipeline that fits in shared memory."""
         warpgroups = -(-packing.rows // ROWS)
         slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
         most = _MOST_STEPS
         if (config.signature.page_size or 0) % key_rows:
-            # Shorter pieces, and more of them, so that as much is on its way.
+            # More and shorter pieces, so that the pipeline holds as many keys.
             key_rows, most = PAGE_ROWS, most * key_rows // PAGE_ROWS
         key_columns, value_columns = config.columns
         room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * value_columns)
@@ -107,8 +107,8 @@ def forward_of_few(
 
     Args:
         config: The static part of the call.
-        packing: What the rows are.
-        sparsity: With lists by query, of one row each.
+        packing: The queries and heads that the rows hold.
+        sparsity: The tiles, in lists by query of one row each.
         shares: The work of each program, in lists of examples and of packed heads.
         parts: The most programs that attend to one list.
         q: Queries, [lists, rows, 1, H].
@@ -118,7 +118,7 @@ def forward_of_few(
 
     Returns:
         The output f32[lists, parts, rows, V], and statistics f32[lists, parts, whole tiles of
-        rows] each. Of parts that there are not they are unspecified.
+        rows] each. They are unspecified for parts that a list does not have.
     """
     form = _Form.of(config, packing)
     lists, rows = q.shape[:2]
@@ -164,10 +164,10 @@ class _Segment(NamedTuple):
 
     Attributes:
         item: The list.
-        number: Its number.
-        part: Which part of the list it is.
-        first: The place of its first tile.
-        count: How many tiles it has.
+        number: The number of the list.
+        part: The number of the part within the list.
+        first: The index in the list of its first tile.
+        count: The number of its tiles.
     """
 
     item: Item
@@ -191,13 +191,23 @@ def _kernel(
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    streams = [Stream(**one, products=products) for one in (queries, keys, values)]
-    of_queries, of_keys, of_values = streams
-    columns = of_keys.vectors
+    rings = {"queries": queries, "keys": keys, "values": values}
+    streams = {name: Stream(**ring, products=products) for name, ring in rings.items()}
+    columns = streams["keys"].vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
-    of_program = (config, packing, sparsity, elements, products, warpgroup)
-    kernel = _Kernel(*of_program, of_queries, of_keys, of_values, outs, statistics, **refs)
+    kernel = _Kernel(
+        config=config,
+        packing=packing,
+        sparsity=sparsity,
+        elements=elements,
+        products=products,
+        warpgroup=warpgroup,
+        outs=outs,
+        statistics=statistics,
+        **streams,
+        **refs,
+    )
 
     @pl.when(warpgroup < readers)
     def _compute() -> None:
@@ -206,9 +216,7 @@ def _kernel(
 
     @pl.when(warpgroup == readers)
     def _memory() -> None:
-        number, ring = kernel.walk(kernel.send)
-        for stream, end in zip(streams, (number, ring, ring), strict=True):
-            stream.drain(end)
+        kernel.drain(*kernel.walk(kernel.send))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,18 +244,18 @@ class _Kernel:
 
     @property
     def _pieces(self) -> int:
-        """Of a tile."""
+        """Ring pieces per tile."""
         return TILE // self.keys.rows
 
     def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
-        """`visit` each segment of this program's share.
+        """Call `visit` for each segment of this program's share.
 
         Args:
-            visit: visit(segment, number, ring) of the segment's number here, and where its pieces
-                begin in the ring.
+            visit: Called as visit(segment, number, ring), with the segment's number in this share,
+                and the position in the ring of its first piece.
 
         Returns:
-            How many segments there were, and where the ring ends.
+            The number of segments, and the position in the ring after the last piece.
         """
         me, starts = lax.axis_index("program"), self.shares.starts
         lists = self.q.shape[0]
@@ -284,8 +292,8 @@ class _Kernel:
         return Item(batch, head, jnp.int32(0), lists.full[at], lists.counts[at], *lengths)
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
-        """Send the operands of a segment, for the warpgroup that moves memory."""
-        item, zero = segment.item, segment.number * 0  # JAX wants a known start to fit
+        """Send the operands of a segment; for the warpgroup that moves memory."""
+        item, zero = segment.item, segment.number * 0  # traced: JAX rejects a constant start
         self.queries.send(Source(self.q, segment.number, zero, jnp.int32(0)), zero, number)
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
@@ -304,8 +312,14 @@ class _Kernel:
 
         lax.fori_loop(0, segment.count * self._pieces, step, None)
 
+    def drain(self, number: Array, ring: Array) -> None:
+        """Wait until all operands are read; for the arguments see the results of `walk`."""
+        self.queries.drain(number)
+        self.keys.drain(ring)
+        self.values.drain(ring)
+
     def attend(self, segment: _Segment, number: Array, ring: Array) -> None:
-        """Compute a segment, for a warpgroup that computes."""
+        """Compute a segment; for a warpgroup that computes."""
         slot = self.queries.receive(number)
         rows = pl.ds(self.warpgroup * ROWS, ROWS)
         sums = functools.partial(self._sums, segment, self.queries.tiles.at[slot, rows], ring)
@@ -316,7 +330,7 @@ class _Kernel:
         share = jnp.where(alive, 1 / weight, 0.0)
         mine = self.outs.at[self.warpgroup]
         of_rows = [ref.at[self.warpgroup] for ref in self.of_rows]
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last segment's have left
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the previous segment's results are stored
         mine[...] = values * along_rows(share, values.shape)
         statistics = form.statistics(largest, weight, alive)
         for ref, value in zip(of_rows, statistics, strict=True):

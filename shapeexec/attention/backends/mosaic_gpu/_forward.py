@@ -38,8 +38,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-_STEPS = 2  # pieces of keys and values in the ring; twice as many of half a tile
-_REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory
+_STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile
+_REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -67,7 +67,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
         },
         scratch={
             "queries": tile((slots, TILE, key_columns)),
-            # As wide as the queries, the output takes their place.
+            # The output reuses the queries' memory if it is as wide.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
             "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             # 0 * padding may be NaN, so clear values behind the valid length.
@@ -83,12 +83,12 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
 
 
 def takes_whole_tiles(signature: Signature) -> bool:
-    """Whether there are registers for the scores of a whole tile of keys."""
+    """Whether the registers suffice for the scores of a whole tile of keys."""
     return max(signature.head_size, signature.value_size) <= 128
 
 
 def _pieces(config: Config) -> tuple[int, int]:
-    """Keys of a piece, and how many pieces are on their way."""
+    """The number of keys in a piece, and the number of pieces in flight."""
     signature = config.signature
     if not takes_whole_tiles(signature):
         return TILE // 2, _STEPS
@@ -151,7 +151,7 @@ class _Kernel:
         )
 
     def stream(self, item: Item, start: Array) -> Array:
-        """Send an item's keys and values; the position where the next item's begin."""
+        """Send an item's keys and values; return the ring position of the next item's."""
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
@@ -170,7 +170,7 @@ class _Kernel:
         return start + count
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
-        """Compute an item whose keys are in the ring from `start` on; where the next begins."""
+        """Compute an item whose keys begin at ring position `start`; return the next item's."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
         mine = self.queries.at[slot, rows]
@@ -245,7 +245,7 @@ class _Sums(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _ItemSoftmax:
-    """How the softmax of one warpgroup's queries of an item is computed, piece by piece.
+    """The computation of the softmax of one warpgroup's queries of an item, piece by piece.
 
     Attributes:
         kernel: The kernel's state.
@@ -253,7 +253,7 @@ class _ItemSoftmax:
         q: [64, columns] in shared memory.
         rule: Mask and bias for these rows.
         start: The position of the first piece in the ring.
-        full, count: How many pieces need no mask, and how many there are.
+        full, count: The number of pieces that need no mask, and of all pieces.
     """
 
     kernel: _Kernel
@@ -303,7 +303,7 @@ class _ItemSoftmax:
         return _Softmax(weights.astype(self.q.dtype), *sums)
 
     def _step(self, i: Array, softmax: _Softmax, *, total: Ref, is_partial: bool) -> _Softmax:
-        """The softmax with piece i; `total` gets the values of the piece before."""
+        """Add piece i to the softmax, and the values of the previous piece to `total`."""
         keys, values = self.kernel.keys, self.kernel.values
         products = self.kernel.block.products
         position = self.start + i

@@ -1,4 +1,4 @@
-"""What the kernels of the backward pass share, and `Rows`, their numbers per query.
+"""Code shared by the kernels of the backward pass, and `Rows`, their numbers per query.
 
 Two kernels are deterministic: one computes dq, the other dk and dv. Both recompute the scores and
 their gradients, and each result is summed by one program in the order of a list; no sum crosses
@@ -17,7 +17,7 @@ from shapeexec.attention.backends.mosaic_gpu._launch import Config
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 PIECE = 64  # rows of a piece in the ring
-REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
+REGISTERS = (240, 24)  # for a thread that computes, and for one that moves memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ jax.tree_util.register_dataclass(Rows)
 
 
 def room(config: Config) -> tuple[int, int]:
-    """How many items, and pieces of a stream, fit into shared memory."""
+    """The numbers of items, and of pieces of a stream, that fit into shared memory."""
     widest = max(config.columns)
     return (2 if widest <= 128 else 1), (2 if widest <= 192 else 1)
 

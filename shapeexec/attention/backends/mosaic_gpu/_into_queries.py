@@ -1,7 +1,7 @@
 """The gradient of the queries, accumulated by the backward kernel for keys.
 
-The two warpgroups share the gradients of their scores in shared memory. A step later, when both are
-there, each warpgroup multiplies them with the keys for its half of dq's columns, and the TMA unit
+The two warpgroups share the gradients of their scores in shared memory. A step later, when both
+have written them, each multiplies them with the keys for its half of dq's columns, and the TMA unit
 adds the product to dq in device memory. Programs add in any order, so dq's last bits differ from
 run to run; it takes 5 products instead of the 7 of two kernels.
 """
@@ -38,13 +38,13 @@ _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
 
 def is_possible(config: Config) -> bool:
-    """Whether shared memory and registers suffice, also a bias's, and columns can be halved."""
+    """Whether shared memory and registers suffice, with a bias too, and columns can be halved."""
     key_columns, value_columns = config.columns
     return key_columns == 128 and value_columns <= 128 and not config.is_biased
 
 
 class NotIntoQueries:
-    """The same methods where another kernel computes dq: they do nothing, but copy the keys."""
+    """Replaces `IntoQueries` if another kernel computes dq: its methods only copy the keys."""
 
     def copy_keys(
         self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
@@ -73,8 +73,8 @@ class NotIntoQueries:
 class IntoQueries:
     """The accumulation of the gradient of the queries from gradients of scores.
 
-    A warpgroup meets the other one each time it is about to read what both have made. It arrives
-    when it has made its part, and waits a step later.
+    The warpgroups synchronise before they read what both have written: each arrives at a barrier
+    when it has written its part, and waits a step later.
 
     Attributes:
         total: The sum: f32[B, T, N, columns] in device memory.
@@ -99,16 +99,16 @@ class IntoQueries:
     def copy_keys(
         self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
     ) -> None:
-        """Start the copy of an item's keys, with 0 behind the valid ones: dq is summed over all."""
+        """Start the copy of an item's keys, with 0 behind the valid ones, as dq sums over all."""
         copy_in_valid(ref, at, shared, ready, self.landed, valid)
 
     def open(self, item: Item) -> None:
-        """Before the first piece of a head's queries."""
+        """Prepare for the first piece of a head's queries."""
         del item
         plgpu.barrier_arrive(self.met)
 
     def part(self, position: Array, keys: Ref) -> Array:
-        """Half the columns of what the queries at a position of the stream get."""
+        """Half the columns of the summand for the queries at a position of the stream."""
         plgpu.barrier_wait(self.met)
         d_scores = self.d_scores.at[place_of(position + _SLOTS, _SLOTS)]
         mine = keys.at[:, self._columns]
@@ -124,9 +124,9 @@ class IntoQueries:
 
         Args:
             part: f32[queries, columns].
-            item: Whose it is.
+            item: The item that it belongs to.
             first: The first of the queries.
-            valid: Whether there is a part at all; it may be anything else.
+            valid: Whether there is a part; if not, `part` may hold anything.
         """
         shared = self.parts.at[self.warpgroup]
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
@@ -136,12 +136,12 @@ class IntoQueries:
         plgpu.copy_smem_to_gmem(shared, place, valid, reduction_op="add")
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
-        """Put the gradients of this warpgroup's scores beside the other's.
+        """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
 
         Args:
-            position: Of the queries in their stream.
+            position: The position of the queries in their stream.
             d_score: [keys, queries].
-            valid: How many of the keys are valid; the others' may be NaN.
+            valid: The number of valid keys; gradients for the other keys may be NaN.
         """
         place = place_of(position, _SLOTS)
         if self.crosses_ends:
@@ -151,7 +151,7 @@ class IntoQueries:
         plgpu.barrier_arrive(self.met)
 
     def leave(self) -> None:
-        """When all is added: the other warpgroup may still read all keys, and the unit the part."""
+        """Wait after the last addition, until the other warpgroup and the TMA unit have read."""
         plgpu.barrier_arrive(self.met)
         plgpu.barrier_wait(self.met)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
@@ -163,9 +163,9 @@ class IntoQueries:
 
 
 class InterpretedIntoQueries(IntoQueries):
-    """The same in the interpreter, which cannot add to device memory.
+    """`IntoQueries` in the interpreter, which cannot add to device memory.
 
-    `total` has an axis in front, for the tiles of keys: each gets a sum of its own.
+    `total` has a leading axis for the tiles of keys, so that each tile has its own sum.
     """
 
     def open(self, item: Item) -> None:

@@ -1,7 +1,7 @@
-"""How every kernel here is launched, and the operands that all of them take.
+"""Launches the kernels, and defines the operands that all of them take.
 
-A kernel is a function of its inputs, outputs and scratch, each by name. How items are divided among
-programs is in `_schedule`.
+A kernel is a function of its inputs, outputs and scratch, each by name. `_schedule` divides items
+among programs.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -43,9 +43,9 @@ class Config:
     """The static part of a call.
 
     Attributes:
-        signature: The call's, with head sizes that the kernels take.
+        signature: The call's signature, with head sizes that the kernels take.
         rule: The static part of mask and bias.
-        programs: How many run at a time: one for each multiprocessor.
+        programs: The number of programs that run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
         semantics: How Mosaic lowers the kernels.
     """
@@ -58,7 +58,7 @@ class Config:
 
     @property
     def columns(self) -> tuple[int, int]:
-        """Columns of keys and of values in shared memory."""
+        """The numbers of columns of keys and of values in shared memory."""
         sizes = self.signature.head_size, self.signature.value_size
         key, value = (-(-size // 64) * 64 for size in sizes)
         return key, value
@@ -70,7 +70,7 @@ class Config:
 
     @property
     def weights(self) -> Weights | BiasedWeights:
-        """What makes weights of scores."""
+        """The formulas that turn scores into weights."""
         return BiasedWeights() if self.is_biased else Weights(self.signature.scale)
 
     @property
@@ -80,7 +80,7 @@ class Config:
 
     @property
     def crosses_ends(self) -> bool:
-        """Whether a tile with work may extend past the last valid key, unseen by the mask."""
+        """Whether the mask may allow keys behind the valid length in a tile with work."""
         return self.overhangs and not self.is_biased
 
 
@@ -100,7 +100,7 @@ class Sparsity:
     leaves: list[Array]
 
     def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
-        """The dtypes of what mask and bias tell of columns alone."""
+        """The dtypes of the arrays of mask and bias with one element per column."""
         return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]
 
     def elements(
@@ -112,7 +112,7 @@ class Sparsity:
         columns: Sequence[Ref],
         packing: Packing | None = None,
     ) -> Elements:
-        """Mask and bias, as a kernel asks them; see `Elements`."""
+        """The mask and the bias inside a kernel; see `Elements`."""
         look_up = products.look_up
         return Elements(
             config.rule,
@@ -127,7 +127,7 @@ class Sparsity:
         )
 
     def table(self, heads: int, group: int, *, side: Side) -> Table:
-        """The items of so many heads; see `Table`."""
+        """The table of the items of `heads` heads; see `Table`."""
         return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), side)
 
 
@@ -139,9 +139,9 @@ class Block:
     """A running program, as one of its warpgroups sees it.
 
     Attributes:
-        warpgroup: Which one it is; the last one moves memory.
+        warpgroup: The number of the warpgroup; the last one moves memory.
         queue: The items.
-        products: What multiplies.
+        products: The products of this warpgroup.
     """
 
     warpgroup: Array
@@ -171,10 +171,10 @@ def launch(
         outputs: Shapes and dtypes of the results.
         scratch: Shared memory and barriers.
         table: Makes the table of items, from references to `sparsity`.
-        total: How many items there are.
-        slots: How many items may be on their way at a time.
-        copies: How many copies each begins with.
-        accumulators: Shapes of all that are held at a time; the interpreter needs to know.
+        total: The number of items.
+        slots: The most items in flight at a time.
+        copies: The number of copies that each item begins with.
+        accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
     """
     programs = min(config.programs, total)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
@@ -202,9 +202,9 @@ def start(
     programs: int,
     warpgroups: int = WARPGROUPS,
 ) -> list[Array]:
-    """Run body(**inputs, **outputs, **scratch) in so many programs, without a schedule.
+    """Run body(**inputs, **outputs, **scratch) in `programs` programs, without a schedule.
 
-    `warpgroups`: how many compute; one more moves memory.
+    `warpgroups` is the number of warpgroups that compute; one more moves memory.
     """
     flat, structure = jax.tree.flatten(inputs)
 
@@ -235,7 +235,7 @@ def _block(
     pool: Sequence[Ref] | None,
     schedule: dict[str, Ref],
 ) -> Block:
-    """The running program; what `launch` adds to inputs and scratch is for it alone."""
+    """The running program, from the inputs and scratch that `launch` adds for it."""
     warpgroup = lax.axis_index("warpgroup")
     schedule = {**schedule}
     word = schedule.pop("word")
@@ -253,18 +253,18 @@ def _block(
 
 
 class Kernel(Protocol):
-    """What is done with each item; see `Programs.produce` and `Programs.consume`."""
+    """The work for each item; see `Programs.produce` and `Programs.consume`."""
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies that a slot holds."""
         ...
 
     def stream(self, item: Item, start: Any) -> Any:
-        """Start the copies of the rings, from `start` on; where the next item's begin."""
+        """Start the copies into the rings from `start` on; return where the next item's begin."""
         ...
 
     def attend(self, item: Item, slot: Array, start: Any) -> Any:
-        """Compute the item whose copies those are; where the next item's begin."""
+        """Compute the item whose copies begin at `start`; return where the next item's begin."""
         ...
 
 
@@ -282,7 +282,7 @@ def run(
         block: The program.
         streams: The streams that it reads.
         kernel: Does the work of each item.
-        registers: How many a thread that computes has, and one that moves memory.
+        registers: The registers of a thread that computes, and of one that moves memory.
         start: The first position in the rings: one for all, or a tuple with one for each stream.
     """
 

@@ -49,7 +49,7 @@ def backward_of_keys(
 ) -> list[Array]:
     """The gradients of keys and values, from lists by key; 0 behind the valid length.
 
-    What the query heads of a group add to their key head is summed here, head by head.
+    The contributions of a group's query heads to their key head are summed here, head by head.
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
     slots, _ = room(config)
@@ -62,7 +62,7 @@ def backward_at_once(
 ) -> list[Array]:
     """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
 
-    That of the queries differs from run to run in the last bits.
+    The gradient of the queries differs from run to run in the last bits.
     """
     inputs, outputs = _into_queries.totals(config, q, key_tiles=sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
@@ -170,11 +170,11 @@ class _Kernel:
         self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
     def stream(self, item: Item, start: Array) -> Array:
-        """Send the queries of each head; where the next item's begin."""
+        """Send the queries of each head; return where the next item's begin."""
         return self._each_head(item, start, self._stream_head)
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
-        """Compute an item whose queries are in the ring from `start` on; where the next begins."""
+        """Compute an item whose queries begin at `start`; return where the next item's begin."""
         products, warpgroup = self.block.products, self.block.warpgroup
         mine = pl.ds(warpgroup * ROWS, ROWS)
         first_key = item.row * TILE + warpgroup * ROWS
@@ -200,7 +200,7 @@ class _Kernel:
     def _each_head(
         self, item: Item, position: Array, body: Callable[[Item, Array], Array]
     ) -> Array:
-        """body(item of one query head, position) for each head of a key head's group."""
+        """Run body(item of one query head, position) for each head of a key head's group."""
         group = self.config.signature.group
         if group == 1:
             return body(item, position)
@@ -229,17 +229,17 @@ class _Kernel:
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
     ) -> Array:
-        """Add what the queries of one head give to `sums`; where the next head's begin.
+        """Add the sums over the queries of one head to `sums`; return where the next head's begin.
 
         The loop is pipelined for dq: step i computes the gradients of the scores of piece i, and
-        adds to dq the product of those of piece i - 1, which both warpgroups have shared by then.
-        So each step hands on where its queries begin, and the last piece is added after the loop.
+        adds to dq the product for piece i - 1, whose gradients both warpgroups have shared by then.
+        So each step passes on where its queries begin, and the last piece is added after the loop.
         """
         products = self.block.products
         rule = self.elements.of_item(item, first_key, ROWS)
 
         def step(i: Array, before: Array) -> Array:
-            """Piece i of the queries; where it begins. `before`: where piece i - 1 begins."""
+            """Process piece i; return where it begins. `before` is where piece i - 1 begins."""
             position = start + i
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
@@ -274,8 +274,8 @@ class _Kernel:
 
         products.add(scores, key, query.transpose((1, 0)))
         self.into.add(piece.part_before, piece.item, piece.before, piece.index > 0)
-        # One loop for full and partial tiles, and the mask before the next product starts:
-        # registers are short here.
+        # To save registers, one loop serves full and partial tiles, and the mask is applied before
+        # the next product starts.
         score = piece.rule.biased(self.queries.begins, place, products.read(scores))
         masked = functools.partial(self._masked, piece.rule, place)
         is_full = piece.index < piece.item.full_pieces(PIECE)
@@ -301,11 +301,11 @@ class _Piece:
     Attributes:
         item: The item, with the query head.
         rule: Mask and bias for this warpgroup's keys.
-        index: Which of the head's pieces it is.
+        index: The number of the piece among the head's pieces.
         places: Its places in the rings of queries and of gradients of the output.
         slot: The slot of keys and values.
-        part_before: What the piece before gives to dq; see `IntoQueries.part`.
-        before: Where the piece before begins.
+        part_before: The summand of dq from the previous piece; see `IntoQueries.part`.
+        before: Where the previous piece begins.
     """
 
     item: Item

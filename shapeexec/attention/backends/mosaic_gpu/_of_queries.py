@@ -1,8 +1,8 @@
 """The backward pass for queries: a persistent kernel over lists by query.
 
-Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. Before
-the values the output passes, from which delta is computed for both kernels: a separate pass over
-output and gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
+Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. The output
+passes before the values, to compute delta for both kernels: a separate pass over output and
+gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -37,8 +37,8 @@ from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
 _SHAPE = (ROWS, PIECE)
-_PIECES = TILE // PIECE  # of a tile: as many as there are warpgroups
-_BLOCK = 64  # columns multiplied at a time: so many registers are free
+_PIECES = TILE // PIECE  # pieces per tile, which is also the number of warpgroups
+_BLOCK = 64  # columns multiplied at a time: as many as there are free registers
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -58,14 +58,14 @@ def backward_of_queries(
 
     Args:
         config: The static part of the call.
-        sparsity: With lists by query.
+        sparsity: The tiles, in lists by query.
         of_weights: See `Rows`.
-        d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.delta`; or no array.
+        d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.delta`; or an empty list.
         q: Queries.
         k: Keys.
         v: Values.
         out: The output.
-        d_out: Its gradient.
+        d_out: The gradient of the output.
     """
     batch, queries, heads, _ = q.shape
     key_columns, value_columns = config.columns
@@ -149,7 +149,7 @@ class _Kernel:
     deltas: Ref
 
     def begin(self, item: Item, slot: Array) -> None:
-        """Start the copies of an item's queries and what belongs to them."""
+        """Start the copies of an item's queries and of their numbers."""
         of_item = pl.ds(item.row * TILE, TILE)
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
@@ -159,7 +159,7 @@ class _Kernel:
             plgpu.copy_gmem_to_smem(at, shared.at[slot], ready)
 
     def stream(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Send the output, keys and values; where the next item's begin."""
+        """Send the output, keys and values; return where the next item's begin."""
         at_key, at_value = start
         output = Source(self.out, item.batch, item.head, item.query_length)
         for piece in range(_PIECES):
@@ -181,7 +181,7 @@ class _Kernel:
         return start[0] + count, start[1] + _PIECES + count
 
     def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Compute an item whose pieces are in the rings from `start` on; where the next begin."""
+        """Compute an item whose pieces begin at `start`; return where the next item's begin."""
         warpgroup = self.block.warpgroup
         mine = pl.ds(warpgroup * ROWS, ROWS)
         first_query = item.row * TILE + warpgroup * ROWS
@@ -203,7 +203,7 @@ class _Kernel:
         return self._behind(item, start)
 
     def _delta(self, slot: Array, start: Array, valid: Array) -> Array:
-        """`Rows.delta` of this warpgroup's queries, of the output that comes from `start` on."""
+        """`Rows.delta` of this warpgroup's queries, from the output in the ring at `start`."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
 
@@ -220,7 +220,7 @@ class _Kernel:
             return total
 
         def step(piece: Array, delta: Array) -> Array:
-            # One after the other: of wide heads the ring has room for a single one.
+            # One after the other: with wide heads the ring has room for a single piece.
             place = self.values.receive(start + piece)
             delta = lax.cond(piece == warpgroup, lambda: summed(place), lambda: delta)
             self.values.release(start + piece)
@@ -241,7 +241,7 @@ class _Kernel:
         delta: Array,
         total: Ref,
     ) -> Array:
-        """The sum of dq over the keys that come from `start` on, f32[queries, columns]."""
+        """The sum of dq over the keys in the ring from `start` on, f32[queries, columns]."""
         products, (at_key, at_value) = self.block.products, start
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         loaded = functools.partial(load, of="rows", where="shared")
@@ -249,7 +249,7 @@ class _Kernel:
         rule = self.elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
-            """Piece i of the keys; where it begins. `last`: where the one before it began."""
+            """Process piece i; return where it begins. `last` is where piece i - 1 begins."""
             here = in_loop(slot, last)
             query, d_out = self.queries.at[here, mine], self.d_outs.at[here, mine]
             place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)

@@ -1,7 +1,8 @@
-"""Rows that hold the queries of several heads, so that these read the keys they share once.
+"""Packs the queries of several heads into the rows of a tile, to read their shared keys once.
 
-A row for each query of each of the heads: masks and biases are asked by the row's own query and
-head, and what they tell by query or by head is laid out by row. The kernel is in `_few`.
+There is a row for each query of each of the heads. Masks and biases are evaluated for the query and
+the head of each row, and their arrays by query or by head are laid out by row. The kernel is in
+`_few`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -23,13 +24,13 @@ _BY_HEAD = frozenset({"of_table", "of_tile"})  # roles whose arrays are read by 
 
 
 def packing_of(signature: Signature, rule: Rule, *, list_heads: int, most_rows: int) -> Packing:
-    """As many heads of a group as fit into so many rows, and may be asked together.
+    """Pack as many heads of a group as fit into the rows and can be evaluated together.
 
     Args:
-        signature: The call's.
+        signature: The call's signature.
         rule: The static part of mask and bias.
-        list_heads: N of the lists: heads with lists of their own stay by themselves.
-        most_rows: How many rows there may be.
+        list_heads: N of the lists: heads with different lists are not packed.
+        most_rows: The greatest number of rows.
     """
     apart = list_heads > 1 or any(
         known.role in _BY_HEAD and known.shape[1] > 1 for known in rule.uses
@@ -57,7 +58,7 @@ def unpacked(packing: Packing, x: Array, *, batch: int) -> Array:
 
 
 def _packed(use: ArrayUse, leaf: Array, packing: Packing) -> tuple[ArrayUse, Array]:
-    """One array, [B or 1, N or 1 ...]."""
+    """One array [B or 1, N or 1 ...] and its use, for packed rows."""
     shape = leaf.shape
     if use.role == "of_queries":
         return use, jnp.tile(leaf, (1, packing.heads))

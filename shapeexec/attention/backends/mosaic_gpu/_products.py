@@ -1,6 +1,6 @@
 """Tensor-core products into accumulators, on the device and in the interpreter.
 
-The interpreter knows neither a product whose left operand is in registers nor a store into an
+The interpreter supports neither a product whose left operand is in registers nor a store into an
 accumulator; there the accumulators are plain shared memory. Kernels choose the operands.
 """
 
@@ -36,7 +36,7 @@ class Products:
         return pl.run_scoped(body, *map(accumulator, shapes))
 
     def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
-        """Start accumulator += left @ right; it goes on while the program does."""
+        """Start accumulator += left @ right, which runs asynchronously."""
         plgpu.wgmma(accumulator, left, right)
 
     def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
@@ -48,14 +48,14 @@ class Products:
         accumulator[...] = value
 
     def wait(self) -> None:
-        """Until every product is done."""
+        """Wait until every product is done."""
         plgpu.wgmma_wait(0)
 
     def release(self, free: Ref) -> None:
         """Signal at a barrier that a copy may overwrite the operands.
 
-        Products and copies use the same proxy, so they need no fence. PTX wants one after ordinary
-        loads; as in CUTLASS and FlashAttention-3, which read vectors so, it is left out: the loads
+        Products and copies use the same proxy, so they need no fence. PTX requires a fence after
+        ordinary loads. It is left out here, as in CUTLASS and FlashAttention-3: loads of vectors
         are done when their values are used.
         """
         plgpu.barrier_arrive(free)
@@ -65,7 +65,7 @@ class Products:
 
         Args:
             table: [entries] of 32 bits.
-            index: i32[shape], laid out as an accumulator, of entries that are there.
+            index: i32[shape] within the table, laid out as an accumulator.
         """
         layout = plgpu.Layout.WGMMA
         made = plgpu.ShapeDtypeStruct(index.shape, table.dtype, layout=layout)
@@ -86,7 +86,7 @@ class InterpretedProducts:
 
     Attributes:
         pool: f32 references [warpgroups, ...], one for each accumulator that is held at a time.
-        warpgroup: Whose they are.
+        warpgroup: The number of the warpgroup.
     """
 
     pool: list[Ref]
@@ -117,7 +117,7 @@ class InterpretedProducts:
         """See `Products`."""
 
     def release(self, free: Ref) -> None:
-        """See `Products`. Here they are ordinary loads, and the race detector wants the fence."""
+        """See `Products`. Here the loads are ordinary, and the race detector requires the fence."""
         plgpu.commit_smem()
         plgpu.barrier_arrive(free)
 
@@ -144,8 +144,8 @@ def in_loop(index: Array, carried: Array) -> Array:
     is slower than computing it.
 
     Args:
-        index: Of a tile in shared memory.
-        carried: What the loop carries, i32[]; it is not negative, which the compiler cannot know.
+        index: The index of a tile in shared memory.
+        carried: A value that the loop carries, i32[]; not negative, unknown to the compiler.
     """
     return index + lax.shift_right_logical(carried, jnp.int32(31))
 
@@ -162,8 +162,8 @@ def load(
 
     Args:
         ref: [rows], [columns] or [rows, columns].
-        of: Which of them.
-        where: In which memory it is.
+        of: The kind of `ref`.
+        where: The memory that `ref` is in.
     """
     layout = {
         "rows": plgpu.Layout.WGMMA.reduce(1),

@@ -46,12 +46,12 @@ class Stream:
 
     @property
     def steps(self) -> int:
-        """How many places there are."""
+        """The number of places."""
         return self.tiles.shape[0]
 
     @property
     def rows(self) -> int:
-        """Rows of a piece."""
+        """The number of rows in a piece."""
         return self.tiles.shape[1]
 
     def send(self, source: "Source", first: Array, position: Array) -> None:
@@ -70,7 +70,7 @@ class Stream:
             copy_in_valid(source.ref, at, *to, self.landed, source.length - first)
 
     def receive(self, position: Array) -> Array:
-        """Wait for a piece; its place."""
+        """Wait for a piece, and return its place."""
         place = self.place(position)
         plgpu.barrier_wait(self.ready.at[place])
         return place
@@ -80,7 +80,7 @@ class Stream:
         self.products.release(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
-        """Wait until everything sent was read: the interpreter wants each barrier drained."""
+        """Wait until all pieces are read: the interpreter requires that each barrier is drained."""
 
         @pl.loop(jnp.maximum(position - self.steps, 0), position)
         def _(i: Array) -> None:
@@ -112,11 +112,11 @@ class Source:
     pages: Ref | None = None
 
     def at(self, first: Array, rows: int) -> tuple[Any, ...]:
-        """The index into the first three axes of so many rows, all of one page."""
+        """The index into the first three axes of `rows` rows, all in one page."""
         if self.pages is None:
             return self.batch, pl.ds(first, rows), self.head
         size = jnp.int32(self.ref.shape[1])
-        # A tile may extend past the last page. It is masked there, but must be read somewhere.
+        # A tile may extend past the last page. Those keys are masked, but some page must be read.
         page = jnp.minimum(lax.div(first, size), self.pages.shape[1] - 1)
         return self.pages[self.batch, page], pl.ds(lax.rem(first, size), rows), self.head
 
@@ -139,13 +139,13 @@ def scratch(
     """The scratch that a `Stream` needs, by the names of its attributes.
 
     Args:
-        steps: How many places there are.
-        rows: Of a piece.
-        columns: Of a piece.
-        dtype: Of the tiles.
+        steps: The number of places.
+        rows: The rows of a piece.
+        columns: The columns of a piece.
+        dtype: The dtype of the tiles.
         clears: Whether rows behind the valid length become 0.
         vectors: The dtypes of the numbers that come with the rows.
-        readers: How many warpgroups read each piece.
+        readers: The number of warpgroups that read each piece.
     """
     needed = {
         "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),

@@ -1,6 +1,7 @@
-"""Which arrays the element rules of a mask and a bias read, and by which method of `Positions`.
+"""Finds the arrays that the element rules of a mask and a bias read, and by which methods.
 
-This is found by tracing the rules. Inside a kernel `_elements` runs them on loaded values.
+The methods are those of `Positions`. The rules are traced to find their reads; inside a kernel
+`_elements` runs the rules on loaded values.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -23,7 +24,7 @@ _SIDES = {"of_queries": 0, "of_keys": 1}
 
 @dataclasses.dataclass(frozen=True)
 class ArrayUse:
-    """How a rule reads one array of a mask or a bias.
+    """The use of one array of a mask or a bias by its rule.
 
     Attributes:
         role: The method of `Positions` that reads it; "" if none does.

@@ -36,11 +36,11 @@ class Programs:
     Attributes:
         table: The items.
         me: The number of this program, i32[].
-        count: How many programs there are.
-        posts: i32[slots, 8] in shared memory: the items on their way.
-        ready: Barriers, one a slot: what an item needs first is there.
-        free: Barriers, one a slot: the item is done with it.
-        copies: How many copies announce an item on `ready`.
+        count: The number of programs.
+        posts: i32[slots, 8] in shared memory: the items in flight.
+        ready: A barrier for each slot: the first operands of the slot's item have arrived.
+        free: A barrier for each slot: the slot's item has been computed.
+        copies: The number of copies that arrive at `ready` for an item.
         counter, word: See `take`; None in the interpreter.
     """
 
@@ -63,18 +63,18 @@ class Programs:
 
         Args:
             begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
-            stream: stream(item, ring) starts the rest and returns how far the ring then is.
-            start: Where the ring begins; or a tuple, of several.
+            stream: stream(item, ring) starts the other copies and returns the next ring position.
+            start: The first position in the ring; or a tuple, for several rings.
 
         Returns:
-            How far the ring is in the end.
+            The final position in the ring.
         """
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             item, taken, ring, number = carry
             slot = self._post(item, taken)
             begin(item, slot)
-            # The next item is looked up while this one's copies are on their way.
+            # The next item is looked up while this one's copies are in flight.
             number = self._next(number)
             following = self.table.item(number)
             return following, taken + 1, stream(item, ring), number
@@ -85,7 +85,7 @@ class Programs:
         slot = self._post(item, taken)
         for _ in range(self.copies):
             plgpu.barrier_arrive(self.ready.at[slot])
-        # No slot may be given back unread: the interpreter wants each barrier drained.
+        # Every slot must be read: the interpreter requires that each barrier is drained.
         pl.loop(jnp.maximum(taken - self.slots + 1, 0), taken)(
             lambda i: plgpu.barrier_wait(self.free.at[place_of(i, self.slots)])
         )
@@ -95,8 +95,8 @@ class Programs:
         """Compute items as they come; for the warpgroups that compute.
 
         Args:
-            compute: compute(item, slot, ring) returns how far the ring then is. It is done with
-                the slot when it returns.
+            compute: compute(item, slot, ring) returns the next ring position. It must not use the
+                slot after it returns.
             start: See `produce`.
         """
 
@@ -139,11 +139,11 @@ def scratch(slots: int, copies: int) -> dict[str, Any]:
 
 
 def take(counter: Ref, word: Ref) -> Array:
-    """Add one and return the count before, the same to all threads of the warpgroup.
+    """Add one, and return the previous count to all threads of the warpgroup.
 
     Args:
         counter: i32[1] in device memory, shared by all programs.
-        word: i32[1] in shared memory, of this warpgroup alone.
+        word: i32[1] in shared memory, used by this warpgroup only.
     """
     scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
 

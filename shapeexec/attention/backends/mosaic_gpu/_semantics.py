@@ -1,8 +1,8 @@
-"""How Mosaic lowers the kernels: a switch for measurement, not an option of the library.
+"""Selects Mosaic's lowering of the kernels: a switch for measurements, not a public option.
 
-By warpgroup is JAX's default, which infers layouts first; by lane needs no inference, and lowers
-the same kernels in half the time. The backward kernels have not run by lane on a GPU, so it is
-not the default: docs/adr/0009. The switch is read where a call is prepared, and nowhere else.
+JAX's default is the lowering by warpgroup, which infers layouts first. Lowering by lane needs no
+inference and takes half the time, but the backward kernels have not run by lane on a GPU, so it is
+not the default: docs/adr/0009. The switch is only read when a call is prepared.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from shapeexec._errors import ConfigError
 Semantics = Literal["warpgroup", "lane"]
 
 VARIABLE = "SHAPEEXEC_MOSAIC_GPU_SEMANTICS"
-"""The environment variable that sets it for a process, such as one of all tests."""
+"""The environment variable that sets the lowering for a process, such as a run of all tests."""
 
 _BY_NAME: dict[Semantics, Any] = {
     "warpgroup": plgpu.LoweringSemantics.Warpgroup,
@@ -31,7 +31,7 @@ def semantics() -> Semantics:
     """The semantics of kernels that are lowered now.
 
     Raises:
-        ConfigError: The environment variable names none.
+        ConfigError: The environment variable does not name a lowering.
     """
     named = _LOCAL.get() or os.environ.get(VARIABLE) or "warpgroup"
     if named not in _BY_NAME:
@@ -45,7 +45,7 @@ def semantics() -> Semantics:
 
 @contextlib.contextmanager
 def using(semantics: Semantics) -> Generator[None]:
-    """Lower so for a while. What JAX keeps in its caches is as it was lowered before."""
+    """Use this lowering inside the block. JAX's caches may still hold kernels lowered before."""
     token = _LOCAL.set(semantics)
     try:
         yield
@@ -56,7 +56,7 @@ def using(semantics: Semantics) -> Generator[None]:
 def of_sums(semantics: Semantics) -> tuple[Any, ...]:
     """The transforms of f32 sums in shared memory, which a warpgroup stores and TMA copies out.
 
-    By lane, jax 0.12 stores no accumulator in rows that lie one after the other.
+    By lane, jax 0.12 cannot store an accumulator into contiguous rows.
     """
     if semantics == "warpgroup":
         return ()
@@ -64,5 +64,5 @@ def of_sums(semantics: Semantics) -> tuple[Any, ...]:
 
 
 def parameters(semantics: Semantics) -> dict[str, Any]:
-    """What `plgpu.CompilerParams` takes."""
+    """The arguments for `plgpu.CompilerParams`."""
     return {"lowering_semantics": _BY_NAME[semantics]}

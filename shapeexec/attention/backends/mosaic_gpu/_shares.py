@@ -1,7 +1,7 @@
-"""The shares of a fixed number of programs in lists of key tiles, cut where the work is equal.
+"""Divides lists of key tiles into equal shares of work for a fixed number of programs.
 
-A share may begin and end inside a list, so a list has parts that several programs attend to, and
-whose results are joined here, in a fixed order. What a program does with its share is in `_few`.
+A share may begin and end inside a list. So several programs may attend to parts of one list, whose
+results are joined here in a fixed order. `_few` computes the shares.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -28,9 +28,9 @@ class Shares:
     """All tiles of all lists in one row, list after list, cut into shares of one size.
 
     Attributes:
-        starts: Where each list begins, and where the last one ends, i32[lists + 1].
+        starts: The first tile of each list, and the end of the last list, i32[lists + 1].
         first: The list that each share begins in, i32[programs].
-        least: The least size.
+        least: The least number of tiles in a share.
     """
 
     starts: Array
@@ -38,15 +38,15 @@ class Shares:
     least: int = dataclasses.field(metadata={"static": True})
 
     def size(self) -> Array:
-        """Tiles of a share, i32[]; the last ones may have less, or none.
+        """The number of tiles in a share, i32[]; the last shares may have fewer, or none.
 
-        Each kernel computes it for itself: on a GPU an operation of XLA costs a microsecond.
+        Kernels compute it, as on a GPU an operation of XLA costs a microsecond.
         """
         lists, programs = self.starts.shape[0] - 1, self.first.shape[0]
         return _even(self.starts[lists], programs, least=self.least)
 
     def parts(self) -> Array:
-        """How many programs attend to each list, i32[lists]."""
+        """The number of programs that attend to each list, i32[lists]."""
         xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
         begin, end, size = self.starts[:-1], self.starts[1:], self.size()
         return xp.where(end > begin, (end - 1) // size - begin // size + 1, 0)
@@ -55,13 +55,13 @@ class Shares:
 def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
     """Equal shares, and the most programs that attend to one list.
 
-    Where counts are traced the latter is an upper bound, and a list among shorter ones gets no
-    more than about twice the programs that it would get among lists of its length.
+    If counts are traced, the second result is an upper bound, and a list among shorter ones gets at
+    most about twice the programs that it would get among lists of its own length.
 
     Args:
-        counts: Tiles of each list, i32[lists].
-        longest: The most that a list can have.
-        programs: How many shares there are.
+        counts: The number of tiles in each list, i32[lists].
+        longest: The most tiles that a list can have.
+        programs: The number of shares.
     """
     among_alike = -(-len(counts) * longest // programs)
     parts = 2 * -(-longest // among_alike) + 1
@@ -69,7 +69,7 @@ def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
     least = -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)
     number = np.arange(len(counts) + 1)[:, None]
-    # On a GPU a cumulative sum is a chain of kernels, and this is one.
+    # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
     is_before = np.arange(len(counts)) < number
     starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
     begins = np.arange(programs, dtype=np.int32) * _even(starts[-1], programs, least=least)
@@ -81,25 +81,25 @@ def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
 def joined(
     weights: Weights | BiasedWeights, shares: Shares, results: list[Array], *, rows: int
 ) -> tuple[Array, list[Array]]:
-    """The softmax over all of each list, of those over its parts.
+    """Join the softmaxes over the parts of each list into the softmax over the whole list.
 
     Args:
-        weights: What made the weights.
+        weights: The formulas of the weights.
         shares: The work of each program.
         results: The output f32[lists, parts, rows or more, V] and `Weights.statistics`
-            f32[lists, parts, rows or more] of each part; anything where there is no such part.
-        rows: How many rows count.
+            f32[lists, parts, rows or more] of each part; anything for parts that a list lacks.
+        rows: The number of rows to return.
 
     Returns:
         The output f32[lists, rows, V] and statistics f32[lists, rows] each.
     """
     out, *statistics = (x[:, :, :rows] for x in results)
     numbers, count = range(out.shape[1]), shares.parts()[:, None]
-    # Written out part by part, for XLA makes one loop of this.
+    # Written out part by part, as XLA fuses this into one loop.
     parts = [weights.of_parts([x[:, i] for x in statistics]) for i in numbers]
     shifts = [jnp.where(i < count, parts[i][0], weights.initial) for i in numbers]
     largest = functools.reduce(jnp.maximum, shifts)
-    finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # lest -inf meets -inf
+    finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # as -inf - -inf is NaN
     shown = [jnp.where(i < count, parts[i][1] * jnp.exp(shifts[i] - finite), 0.0) for i in numbers]
     values = [
         jnp.where((i < count)[..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers

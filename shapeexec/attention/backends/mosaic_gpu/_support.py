@@ -36,7 +36,7 @@ def of_device(platform: str) -> str | None:
         return f"it needs a Hopper GPU, and this is {platform}"
     capability = _device.compute_capability()
     if capability is None:
-        return "no GPU is here to ask whether it is a Hopper"
+        return "there is no GPU, so whether it is a Hopper is unknown"
     if capability != _device.HOPPER:
         needed, there = (".".join(map(str, each)) for each in (_device.HOPPER, capability))
         return f"it needs compute capability {needed}, and this has {there}"
@@ -70,7 +70,7 @@ def of_mask(mask: Mask) -> str | None:
             return f"a mask holds {known.dtype}, and it takes at most 32 bits"
     for read in reads:
         if read.role == "of_table":
-            return "it reads up no tables inside a tile"
+            return "it cannot look up tables inside a tile"
         if read.role == "of_tile" and any(size % TILE for size in read.more[0]):
-            return f"blocks of {' x '.join(map(str, read.more[0]))} are no multiples of {TILE}"
+            return f"blocks of {' x '.join(map(str, read.more[0]))} are not multiples of {TILE}"
     return None

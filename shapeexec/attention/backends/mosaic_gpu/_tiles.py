@@ -1,6 +1,6 @@
-"""The lists of tiles as the kernels read them, and the items of work that they make.
+"""Reads the lists of tiles inside the kernels, and turns them into items of work.
 
-Operands and products are left to the kernels.
+Kernels handle operands and products.
 """
 
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, Side
 
 TILE = 128  # queries and keys of a tile of the lists
-WARPGROUPS = 2  # that compute; one more moves memory
+WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
-WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # of tiles that products read
+WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # the layout of tiles that products read
 
 
 class ListRefs(NamedTuple):
@@ -31,8 +31,8 @@ class Packing(NamedTuple):
     """Rows that hold the queries of several heads: row `head * queries + query`.
 
     Attributes:
-        queries: How many queries there are.
-        heads: How many neighbouring heads are packed.
+        queries: The number of queries.
+        heads: The number of neighbouring heads that are packed.
     """
 
     queries: int
@@ -40,7 +40,7 @@ class Packing(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows hold a query."""
+        """The number of rows that hold a query."""
         return self.queries * self.heads
 
 
@@ -49,10 +49,10 @@ class Item(NamedTuple):
 
     Attributes:
         batch: The example; -1 when no work is left.
-        head: The head whose row it is.
-        row: The tile.
-        full: How many of its tiles need no mask.
-        count: How many there are.
+        head: The head of the row.
+        row: The number of the row: a query tile, or a key tile.
+        full: The number of its tiles that need no mask.
+        count: The number of all its tiles.
         query_length, key_length: Valid lengths of the example.
     """
 
@@ -69,7 +69,7 @@ class Item(NamedTuple):
         return self.count * (TILE // rows)
 
     def full_pieces(self, rows: int) -> Array:
-        """How many of the `pieces` need no mask; they come first."""
+        """The number of `pieces` that need no mask; they come first."""
         return self.full * (TILE // rows)
 
 
@@ -79,12 +79,12 @@ def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
 
 
 class Table(NamedTuple):
-    """From the number of an item to the item.
+    """Maps the number of an item to the item.
 
     Attributes:
-        lists: Whose rows are the items.
-        heads: How many heads the items have.
-        group: How many heads of the lists one head of the items stands for.
+        lists: The lists whose rows are the items.
+        heads: The number of heads of the items.
+        group: The number of the lists' heads that one head of the items represents.
         lengths: Valid lengths of queries and of keys, i32[B] each.
         side: Whether the rows are of queries or of keys.
     """
@@ -97,7 +97,7 @@ class Table(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows a head has."""
+        """The number of rows in a head."""
         return self.lists.counts.shape[2]
 
     def item(self, number: Array) -> Item:
@@ -115,14 +115,14 @@ class Table(NamedTuple):
         return Item(jnp.where(number < total, batch, -1), head, row, full, count, *lengths)
 
     def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
-        """How many tiles of a row are full, and how many it has; none behind the valid length."""
+        """The numbers of full tiles and of all tiles in a row; 0 behind the valid length."""
         at = (*at_or_0(self.lists.counts, batch, head), row)
         valid = row * TILE < self.lengths[int(self.side == "key")][batch]
         full, count = self.lists.full[at], self.lists.counts[at]
         return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
-        """Where the piece of a step begins: the listed tiles in order, in pieces of `size`."""
+        """The first position of a step's piece of `size`; listed tiles are taken in order."""
         tiles, pieces = self.lists.tiles, TILE // size
         place, piece = _divide(step, pieces)
         tile = tiles[(*at_or_0(tiles, item.batch, item.head), item.row, place)]

@@ -1,8 +1,8 @@
 """The weights of scores, exp2(score - shift), with and without a bias.
 
 Without a bias scores stay as the products compute them, and the scale is fused into the exponent. A
-bias may be infinite, or so large that only differences of scores are accurate: these are taken
-first. Loads, stores and the loop are left to the kernels.
+bias may be infinite, or so large that only differences of scores are accurate: so they are
+subtracted first. The kernels do loads, stores and the loop.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ class Weights:
     def masked(self) -> float:
         """The value of a masked score, before the scale.
 
-        It is finite, for a row without a key in its first tile would give inf - inf, and so low
-        that the weight it got decays to 0 with the next allowed score. As a power of 2 it stays
+        It is finite, as a row without a key in its first tile would give inf - inf, and so low that
+        weights of masked scores decay to 0 with the next allowed score. As a power of 2 it stays
         exact when it is scaled, so its difference with itself is 0.
         """
         return -(2.0 ** (120 - max(0, math.ceil(math.log2(self._scale)))))
@@ -48,7 +48,7 @@ class Weights:
         return self.scale * _TO_BASE_2
 
     def largest(self, scores: Array) -> Array:
-        """The largest score of each row, as `weigh` and `decay` take it."""
+        """The largest score of each row, for `weigh` and `decay`."""
         return scores.max(axis=1) * self._scale
 
     def decay(self, before: Array, now: Array) -> Array:
@@ -71,7 +71,7 @@ class Weights:
         return largest > self.masked * self._scale / 2
 
     def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
-        """Per query what the forward kernel stores, from which `logsumexp` is made."""
+        """The numbers per query that the forward kernel stores, and `logsumexp` is made from."""
         value = (largest + jnp.log2(weight)) * math.log(2)
         return [jnp.where(alive, value, -jnp.inf)]
 
@@ -80,12 +80,12 @@ class Weights:
         return statistics[0]
 
     def of_parts(self, statistics: list[Array]) -> tuple[Array, Array]:
-        """Of statistics of some of the keys: a shift, and the sum of the weights above it."""
+        """The shift and the sum of weights above it, from `statistics` over some of the keys."""
         (value,) = statistics
         return value, jnp.where(value == -np.inf, 0.0, 1.0)
 
     def of_all(self, shift: Array, weight: Array) -> list[Array]:
-        """The `statistics` of all keys: `of_parts` of the whole."""
+        """The `statistics` over all keys, from their shift and sum; the inverse of `of_parts`."""
         return [jnp.where(weight > 0, shift + jnp.log(weight), -np.inf)]
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
@@ -94,7 +94,7 @@ class Weights:
         Args:
             logsumexp: f32[B, N, T].
             dead: Whether a query attends to nothing, which makes every weight 0.
-            again: Recomputes `statistics`.
+            again: A function that recomputes `statistics`.
         """
         del again
         return [jnp.where(dead, jnp.inf, logsumexp * _TO_BASE_2)]
@@ -105,7 +105,7 @@ class BiasedWeights:
     """Weights of scores that are scaled already and have a bias; see `Weights`."""
 
     masked = -np.inf
-    # Finite, lest a row of nothing but -inf meets inf - inf.
+    # Finite, as a row with only -inf would give inf - inf.
     initial = float(np.finfo(np.float32).min)
     empty_statistics = (initial, 0.0)
 
@@ -120,12 +120,12 @@ class BiasedWeights:
     def weigh(
         self, scores: Array, along: Along, shift: Array, factor: Array | None = None
     ) -> Array:
-        """See `Weights`; in the backward pass the factor of each query comes too."""
+        """See `Weights`; in the backward pass each query also has a factor."""
         weights = jnp.exp2((scores - along(shift, scores.shape)) * _TO_BASE_2)
         return weights if factor is None else weights * along(factor, scores.shape)
 
     def is_alive(self, largest: Array, weight: Array) -> Array:
-        """See `Weights`. The largest score, if it is not -inf, weighs 1."""
+        """See `Weights`. The weight of the largest score is 1, if it is not -inf."""
         del largest
         return weight > 0
 
@@ -164,7 +164,7 @@ def add(
     """Add scores to a running softmax.
 
     Args:
-        form: What makes weights of scores.
+        form: The formulas of the weights.
         scores: f32[rows, columns].
         along: See `Weights.weigh`.
         largest: The largest score of each row so far; see `Weights.largest`.

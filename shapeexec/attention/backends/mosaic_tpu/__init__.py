@@ -46,7 +46,7 @@ _DTYPES = ("bfloat16", "float32")
 _LARGEST_HEAD = 256
 _LANES = 128
 _SIDE = 512
-"""Most queries or keys of a tile: large enough for products to hide the fetches."""
+"""The most queries or keys of a tile: large enough for products to hide the fetches."""
 _SIDES = (256, 128)
 """Smaller sides that `tune` tries."""
 
@@ -64,7 +64,7 @@ class _MosaicTpu:
     name: str = "mosaic_tpu"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """As large as `_SIDE`; as small as the lanes if the mask contains a block mask."""
+        """Tiles of `_SIDE`; with a block mask, tiles as small as the lanes."""
         has_tiles = asked_by_mask(named(mask), _at_side(signature, _LANES)).tiles
         side = _LANES if has_tiles else _SIDE
         queries, keys = (
@@ -74,7 +74,7 @@ class _MosaicTpu:
         return queries, keys
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """Its own, and smaller ones whose lists fit into scalar memory."""
+        """The default, and smaller tiles whose lists fit into scalar memory."""
         own = self.tile(signature, mask)
         queries, keys = ((side, *(n for n in _SIDES if n < side)) for side in own)
         first, *others = itertools.product(queries, keys)
@@ -83,7 +83,7 @@ class _MosaicTpu:
         return Tiling(first), *(Tiling(tile) for tile in others if fits(tile=tile) is None)
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
-        """Masks of positions, of arrays and of tiles; biases without a table."""
+        """See `Backend`. It takes masks of positions, arrays, tiles; biases without a table."""
         if platform != "tpu" and not self.interpret:
             return f"it is made for TPUs, not for {platform}"
         if reason := refusal_of_sizes(
@@ -125,7 +125,7 @@ class _MosaicTpu:
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, None]:
-        """See `Backend`. It is deterministic always."""
+        """See `Backend`. It is always deterministic."""
         setting = self._setting(signature, work)
         gradients = _backward.backward(
             work, residuals, d_out=d_out, d_logsumexp=d_logsumexp, setting=setting
@@ -139,7 +139,7 @@ class _MosaicTpu:
 def _refusal_of_lists(
     signature: Signature, mask: Mask, *, asked: Asked, tile: tuple[int, int]
 ) -> str | None:
-    """Why the lists of a call and the scalars of its mask do not fit into scalar memory."""
+    """Why the lists and the mask's scalars do not fit into scalar memory; None: they do."""
 
     def make(mask: Mask, size: Array | None) -> Any:
         lists = call_lists(

@@ -1,4 +1,4 @@
-"""The gradient kernels: of q along the list of each query tile, of k and v along those by key.
+"""The gradient kernels: for q along the list of each query tile, for k and v of each key tile.
 
 A score's gradient is weight * (d_weight - delta), where delta is the sum of the output times its
 gradient, less the gradient of the log-sum-exp. The first kernel writes delta for the second.
@@ -42,7 +42,7 @@ class Arrays:
     Attributes:
         q, k, v: [B, N, T, H], [B, K, S, H] and [B, K, S, V].
         d_out: The gradient of the output, [B, N, T, V].
-        shift, factor: Of the weights, f32[B, N, T, 1]; see `_softmax.weights_again`.
+        shift, factor: See `_softmax.weights_again`; f32[B, N, T, 1].
     """
 
     q: Any
@@ -53,7 +53,7 @@ class Arrays:
     factor: Any
 
     def blocks(self, tile: tuple[int, int]) -> "Arrays":
-        """The blocks of them that a step reads."""
+        """The blocks of these operands that a step reads."""
         return Arrays(
             of_queries(self.q, tile[0]),
             of_keys(self.k, tile[1]),

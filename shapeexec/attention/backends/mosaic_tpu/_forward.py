@@ -1,6 +1,6 @@
 """The forward kernel: along the list of each query tile, a running softmax in vector memory.
 
-How a kernel steps through the lists is in `_steps`, the softmax in `backends._softmax`.
+`_steps` steps through the lists, and `backends._softmax` computes the softmax.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -50,11 +50,11 @@ def statistics(
     """Shift and factor of the weights, f32[B, N, T, 1] each; see `_softmax.statistics`.
 
     Args:
-        setting: The kernel's.
+        setting: The setting of the kernel.
         work: The tiles.
-        q: By head, [B, N, T, H].
-        k: By head, [B, K, S, H].
-        v: By head, [B, K, S, V].
+        q: Queries by head, [B, N, T, H].
+        k: Keys by head, [B, K, S, H].
+        v: Values by head, [B, K, S, V].
         bias: The bias.
     """
     by_row = made((*q.shape[:3], 1), np.float32)

@@ -1,7 +1,7 @@
-"""The arrays of a mask or bias as operands of a TPU kernel, by how the mask reads them.
+"""Turns the arrays of a mask or bias into operands of a TPU kernel, by how the mask reads them.
 
-A TPU kernel has no pointers: operands are cut into blocks ahead, and single numbers lie in scalar
-memory. So the mask is traced once, to find which of its arrays it reads in which way.
+A TPU kernel has no pointers: operands are cut into blocks in advance, and single numbers lie in
+scalar memory. So the mask is traced once, to find how it reads each of its arrays.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -25,7 +25,7 @@ from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
 from shapeexec.attention.masks._base import Tile
 
 _MOST_PARTS = 16
-"""Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
+"""The most tiles of a block mask within one tile here: each costs a comparison of the whole."""
 
 
 NO_TABLES = "its kernels cannot look up a table by an index that they make themselves"
@@ -46,9 +46,9 @@ class Leaf:
     """An array of a mask or bias, by number.
 
     Attributes:
-        number: Which one.
-        shape: Its shape.
-        dtype: Its type.
+        number: The number of the array.
+        shape: The array's shape.
+        dtype: The array's dtype.
     """
 
     number: int
@@ -163,7 +163,7 @@ def blocks_for(asked: Asked, arrays: list[Array], *, tile: Tile, held: bool) -> 
         asked: The questions.
         arrays: The leaves.
         tile: Queries and keys of a tile.
-        held: Whether they are read in partial tiles only: no block need come for a full one.
+        held: Whether they are read in partial tiles only, so that full tiles need no new block.
     """
     return [
         _block(_storable(arrays[i], scalar=False), how, tile=tile, held=held)
@@ -205,8 +205,8 @@ class At:
 
     Attributes:
         where: The tile.
-        tile: Its size.
-        answers: The answers so far: a reference to a block, or to flat numbers.
+        tile: The size of the tile.
+        answers: For each question a reference, to a block or to flat numbers.
     """
 
     where: Where
@@ -264,7 +264,7 @@ class At:
         return self._block(array, "of_pairs")
 
     def of_tile(self, array: Leaf, tile: Tile) -> Array:
-        """See `Positions`. Tile by tile where several lie in this one."""
+        """See `Positions`. If several of the array's tiles lie in this tile, they are joined."""
         first = [number * n for number, n in zip(self.where.tile, self.tile, strict=True)]
         row, column = (lax.div(start, np.int32(n)) for start, n in zip(first, tile, strict=True))
         rows, columns = (max(1, mine // n) for mine, n in zip(self.tile, tile, strict=True))
@@ -277,7 +277,7 @@ class At:
         return kind
 
     def _kind(self, array: Leaf, row: Array, column: Array) -> Array:
-        # Our tile may overhang the last of theirs, where there is nothing to read.
+        # This tile may overhang the last tile of the block mask, where there is nothing to read.
         ends = zip((row, column), array.shape[2:], strict=True)
         inside = (jnp.minimum(i, n - 1) for i, n in ends)
         return self._number(array, "of_tile", self.batch, self.head, *inside)
@@ -295,7 +295,7 @@ class At:
 
 
 def check_tiles(asked: Asked, tile: Tile) -> None:
-    """Check that the block mask's tiles and ours divide each other; raises `BackendError`."""
+    """Check that the block mask's tiles and `tile` divide each other; raises `BackendError`."""
     for theirs in asked.tiles:
         pairs = list(zip(theirs, tile, strict=True))
         if any(a % b and b % a for a, b in pairs):

@@ -1,6 +1,6 @@
 """The scores of one tile in a TPU kernel, and the operands of masks and biases.
 
-How their blocks reach vector memory is in `_operands`.
+`_operands` moves their blocks to vector memory.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ class Given:
 
         Args:
             where: The tile.
-            scalars: References.
-            blocks: References.
+            scalars: References to the scalars.
+            blocks: References to the blocks.
             q: [queries, head size].
             k: [keys, head size].
             masked: Whether pairs may be forbidden.
@@ -83,8 +83,8 @@ class Blocks:
     """The blocks that a mask and a bias read: `Block`s, or references.
 
     Attributes:
-        mask: The mask's.
-        bias: The bias's.
+        mask: The blocks of the mask.
+        bias: The blocks of the bias.
     """
 
     mask: list[Any]

@@ -1,7 +1,7 @@
 """The grid of a TPU kernel: the tile of each step, and the blocks of operands that it reads.
 
-The lists lie in scalar memory, where the kernel and the index maps of its blocks read them. Softmax
-and masks are in the modules beside.
+The lists lie in scalar memory, where the kernel and the index maps of its blocks read them.
+Softmax and masks are in other modules.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -27,7 +27,8 @@ from shapeexec._errors import BackendError
 from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
 
 SCALAR_BYTES = 900_000
-"""Of 1 MiB of scalar memory: https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
+"""The part of scalar memory to use; it has 1 MiB:
+https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Setting:
 
     Attributes:
         signature: The call.
-        kinds: Whether full tiles, and partial ones, may occur; there is no code for the others.
+        kinds: Whether full tiles may occur, and whether partial ones; else they get no code.
         interpret: Whether Pallas' interpreter runs it.
     """
 
@@ -46,7 +47,7 @@ class Setting:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """How many query tiles and key tiles there are."""
+        """The numbers of query tiles and of key tiles."""
         sizes = (self.signature.query_size, self.signature.key_size)
         rows, columns = (-(-n // m) for n, m in zip(sizes, self.signature.tile, strict=True))
         return rows, columns
@@ -57,10 +58,10 @@ class Where:
     """The work of one step of a kernel.
 
     Attributes:
-        batch, head, key_head: The example, and its heads of q and of k.
+        batch, head, key_head: The example, the query head and the key head.
         tile: The query tile and the key tile.
-        partial_tile: The same pair; in steps before the first partial tile, that one.
-        is_full, is_partial: The kind of the tile; neither: the step does nothing.
+        partial_tile: The same; but before the first partial tile of the list, that one.
+        is_full, is_partial: The kind of the tile; if neither, the step does nothing.
         is_first, is_last: Whether it is the first or the last step of a sum.
         lengths: Valid lengths of queries and keys.
         tile_sizes: Queries and keys of a tile.
@@ -79,7 +80,7 @@ class Where:
     tile_sizes: tuple[int, int]
 
     def each_kind(self, kinds: tuple[bool, bool], step: Callable[..., None]) -> None:
-        """`step(is_partial=...)`, if the tile is of one of the `kinds` there may be."""
+        """Run `step(is_partial=...)` if the tile has work; only for `kinds` that may occur."""
         for is_partial, is_it in enumerate((self.is_full, self.is_partial)):
             if kinds[is_partial]:
                 pl.when(is_it)(functools.partial(step, is_partial=bool(is_partial)))
@@ -121,7 +122,7 @@ def scalars_of(lists: TileLists, work: Work, *, more: list[Array]) -> Scalars:
     """The scalars of a call.
 
     Raises:
-        BackendError: They are more than scalar memory holds.
+        BackendError: The scalars do not fit into scalar memory.
     """
     tiles, full, counts = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
     lengths = jnp.asarray(work.query_lengths), jnp.asarray(work.key_lengths)
@@ -142,10 +143,10 @@ def words(tree: Any) -> int:
     return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
 
 
-# Which tile a step works on
+# The order of tiles
 
 Order = Callable[..., Where]
-"""A function of the scalars and the program ids, which gives the work of a step."""
+"""A function of the scalars and the program ids that returns the work of a step."""
 
 
 def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
@@ -155,43 +156,46 @@ def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order
     def order(scalars: Scalars, batch: Array, head: Array, row: Array, step: Array) -> Where:
         entry = _entry(scalars, shape, batch, head, row, step)
         return Where(
-            batch,
-            head,
-            _part(head, setting.signature.group)[0],
-            (row, entry.tile),
-            (row, entry.partial_tile),
-            entry.is_full,
-            entry.is_partial,
-            step == 0,
-            step == shape[3] - 1,
-            (scalars.query_lengths[batch], scalars.key_lengths[batch]),
-            signature.tile,
+            batch=batch,
+            head=head,
+            key_head=_part(head, signature.group)[0],
+            tile=(row, entry.tile),
+            partial_tile=(row, entry.partial_tile),
+            is_full=entry.is_full,
+            is_partial=entry.is_partial,
+            is_first=step == 0,
+            is_last=step == shape[3] - 1,
+            lengths=(scalars.query_lengths[batch], scalars.key_lengths[batch]),
+            tile_sizes=signature.tile,
         )
 
     return (signature.batch, signature.query_heads, *shape[2:]), order
 
 
 def by_key(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
-    """The same for a kernel that walks along the list of each key tile, head by head of a group."""
+    """The grid and the order of a kernel that walks along the list of each key tile.
+
+    It walks along the lists of all heads of a group, one after another.
+    """
     signature, shape = setting.signature, lists.tiles.shape
-    steps = setting.signature.group * shape[3]
+    steps = signature.group * shape[3]
 
     def order(scalars: Scalars, batch: Array, key_head: Array, column: Array, step: Array) -> Where:
         member, turn = _part(step, shape[3])
-        head = key_head * np.int32(setting.signature.group) + member
+        head = key_head * np.int32(signature.group) + member
         entry = _entry(scalars, shape, batch, head, column, turn)
         return Where(
-            batch,
-            head,
-            key_head,
-            (entry.tile, column),
-            (entry.partial_tile, column),
-            entry.is_full,
-            entry.is_partial,
-            step == 0,
-            step == steps - 1,
-            (scalars.query_lengths[batch], scalars.key_lengths[batch]),
-            signature.tile,
+            batch=batch,
+            head=head,
+            key_head=key_head,
+            tile=(entry.tile, column),
+            partial_tile=(entry.partial_tile, column),
+            is_full=entry.is_full,
+            is_partial=entry.is_partial,
+            is_first=step == 0,
+            is_last=step == steps - 1,
+            lengths=(scalars.query_lengths[batch], scalars.key_lengths[batch]),
+            tile_sizes=signature.tile,
         )
 
     return (signature.batch, signature.key_heads, shape[2], steps), order
@@ -212,14 +216,14 @@ def _entry(
     for i, size in zip((batch, head, row), shape[:3], strict=True):
         place = place * np.int32(size) + (np.int32(0) if size == 1 else i)
     full, count = scalars.full[place], scalars.counts[place]
-    # Behind the list the last tile is repeated: its blocks are not fetched again.
+    # After the end of the list the last tile is repeated: its blocks are not fetched again.
     last = jnp.maximum(count - 1, 0)
     start = place * np.int32(shape[3])
     return _Entry(
-        scalars.tiles[start + jnp.minimum(step, last)],
-        scalars.tiles[start + jnp.minimum(jnp.maximum(step, full), last)],
-        step < full,
-        (step >= full) & (step < count),
+        tile=scalars.tiles[start + jnp.minimum(step, last)],
+        partial_tile=scalars.tiles[start + jnp.minimum(jnp.maximum(step, full), last)],
+        is_full=step < full,
+        is_partial=(step >= full) & (step < count),
     )
 
 
@@ -237,9 +241,9 @@ class Block:
     """An operand or a result, and the part of it that a step sees.
 
     Attributes:
-        array: An array, or a `jax.ShapeDtypeStruct` of one to be made.
-        shape: Of the part.
-        index: Which part it is, in units of `shape`.
+        array: An operand, or the `jax.ShapeDtypeStruct` of a result.
+        shape: The shape of the part.
+        index: Returns for a step the index of the part, in units of `shape`.
     """
 
     array: Array | jax.ShapeDtypeStruct
@@ -248,7 +252,7 @@ class Block:
 
 
 def of_queries(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
-    """Of an array [B, N, T, size] the rows of a query tile."""
+    """The block of an array [B, N, T, size] with the rows of a query tile."""
     return Block(
         array,
         (1, 1, tile, array.shape[3]),
@@ -257,7 +261,7 @@ def of_queries(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
 
 
 def of_keys(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
-    """Of an array [B, K, S, size] the rows of a key tile."""
+    """The block of an array [B, K, S, size] with the rows of a key tile."""
     return Block(
         array,
         (1, 1, tile, array.shape[3]),
@@ -280,10 +284,10 @@ def launch(
     """Run `kernel(where, scalars, inputs, outputs, scratch)` in each step.
 
     Args:
-        kernel: Gets references in the trees of `inputs` and `outputs`, and those to `scratch`.
-        name: Of the kernel.
-        grid: How many steps; results are summed along the last axis.
-        order: What each step works on.
+        kernel: Called with references in the trees of `inputs` and `outputs`, and to `scratch`.
+        name: The name of the kernel.
+        grid: The number of steps along each axis; results are summed along the last axis.
+        order: Returns the work of each step.
         scalars: Arrays for scalar memory.
         inputs: A tree of `Block`s of arrays.
         outputs: A tree of `Block`s of shapes.

@@ -29,7 +29,7 @@ _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256
 _LEAST_SIDE, _LARGEST_SIDE = 16, 64
 _SIDE_BYTES = 16_384
-"""Most bytes of a tile of q, k or v: the gradient holds four and keeps two more coming."""
+"""The most bytes of a tile of q, k or v: the gradient holds four tiles and prefetches two more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +45,19 @@ class _Triton:
     name: str = "triton"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """As large as shared memory holds tiles, and no larger than the arrays."""
+        """The largest tile that fits shared memory, and is not larger than the arrays."""
         row = _bytes_of_row(signature)
         side = max(_LEAST_SIDE, min(_LARGEST_SIDE, _SIDE_BYTES // row))
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """Its own, and tiles of half its sides: larger ones may not fit into shared memory."""
+        """The default, and tiles of half its sides: larger tiles may not fit into shared memory."""
         own = self.tile(signature, mask)
         queries, keys = ((side, max(_LEAST_SIDE, side // 2)) for side in own)
         return tuple(dict.fromkeys(map(Tiling, itertools.product(queries, keys))))
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
-        """It takes all masks that lower in a kernel, and head sizes up to 256."""
+        """See `Backend`. It takes all masks that lower in a kernel, and head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
         capability = _device.compute_capability() if platform == "cuda" else None
@@ -90,7 +90,7 @@ class _Triton:
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
-        """See `Backend`. It is deterministic always."""
+        """See `Backend`. It is always deterministic."""
         return _backward.backward(
             work,
             residuals,

@@ -45,9 +45,9 @@ class Arrays:
     """The operands of the gradients: a tree of arrays, or of references.
 
     Attributes:
-        q, k, v: As in the call.
+        q, k, v: The operands of the call.
         d_out: The gradient of the output.
-        shift, factor: Of the weights, f32[B, N, T]; see `_softmax.weights_again`.
+        shift, factor: See `_softmax.weights_again`; f32[B, N, T].
     """
 
     q: Array
@@ -194,7 +194,7 @@ def _key_kernel(
 ) -> None:
     signature = given.signature
     turn, key_head, batch = map(pl.program_id, range(3))
-    # The heads of a group may differ in their lists: the first one's order serves all.
+    # The heads of a group may differ in their lists: the order of the first head serves all.
     number = in_order(operands.lists, batch, key_head * np.int32(signature.group), turn)
     first = head_of(given, operands, batch, key_head * np.int32(signature.group))
     keys = first.keys(number, some=True)
@@ -317,7 +317,7 @@ def _gradient_of_pair(
 def _load_normalizer(
     arrays: Arrays, own: Head, queries: Span, *, side: Side
 ) -> tuple[Array, Array | None]:
-    """Shift and factor, broadcasting to a tile whose queries lie along the first axis, or not."""
+    """Shift and factor, broadcasting to a tile whose queries lie along either axis."""
 
     def load(ref: Ref) -> Array:
         numbers = load_numbers(ref, own.batch, own.head, queries)

@@ -1,6 +1,6 @@
 """The forward kernel: one program computes the output of one query tile of one head.
 
-How tiles are read is in `_tiles`, the running softmax in `backends._softmax`.
+`_tiles` reads tiles, and `backends._softmax` computes the running softmax.
 """
 
 # Pallas and cuDNN have partly unknown types.

@@ -1,4 +1,4 @@
-"""What all Triton kernels share: launches, lists, loads and stores, and `Positions` for masks.
+"""Code shared by all Triton kernels: launches, lists, loads and stores, and `Positions` for masks.
 
 Sizes of Triton's arrays are powers of 2, so loads are masked, and elements outside an array are 0
 in the kernel. The softmax is in `backends._softmax`.
@@ -73,9 +73,9 @@ class Row:
         number: The number of the tile.
         place: The index of its list: example, head and row.
         tiles: The reference to all lists.
-        full: How many tiles of it are full.
-        count: How many there are in all.
-        kinds: Whether there may be full ones, and partial ones.
+        full: The number of its full tiles.
+        count: The number of all its tiles.
+        kinds: Whether there may be full tiles, and whether partial ones.
     """
 
     number: Array
@@ -115,7 +115,7 @@ def row_of(
 
 
 def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
-    """The number of the row that comes at this turn: those with the most tiles come first."""
+    """The number of the row at this turn: rows with the most tiles come first."""
     order = lists[3]
     return order[_or_first(batch, order.shape[0]), _or_first(head, order.shape[1]), turn]
 
@@ -125,11 +125,11 @@ def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Neighbouring positions: those of a tile on one side.
+    """Contiguous positions: the queries or the keys of a tile.
 
     Attributes:
         first: The first position.
-        size: How many.
+        size: The number of positions.
         limit: The valid length: elements from there on are loaded as 0. None: all are valid.
     """
 
@@ -224,7 +224,7 @@ class Leaf:
 
     Attributes:
         ref: The reference.
-        dtype: The array's; a reference holds bool as i8.
+        dtype: The array's dtype; a reference holds bool as i8.
     """
 
     ref: Ref
@@ -232,11 +232,11 @@ class Leaf:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array."""
+        """The shape of the array."""
         return self.ref.shape
 
     def load(self, *index: Array) -> Array:
-        """The elements at `index`; 0 where that lies behind the array's end."""
+        """The elements at `index`; 0 where `index` lies behind the array's end."""
         place: tuple[Any, ...] = tuple(map(_or_first, index, self.shape))
         is_inside = None
         for positions, size in zip(place, self.shape, strict=True):
@@ -253,7 +253,7 @@ def storable(tree: Any) -> list[Array]:
 
 
 def shapes_of(tree: Any) -> Any:
-    """The same mask or bias, without its arrays."""
+    """A mask or bias with shapes and dtypes in place of its arrays."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 

@@ -3,8 +3,8 @@
 The algorithm is FlashAttention's (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2): for
 each query tile a running softmax over its key tiles, and for the gradient a second pass that
 recomputes the weights. Memory is linear in T and S. Examples and heads that share their lists go
-through the loops together. It is made for CPUs, and where no kernel serves; it computes in f32,
-or in f64 if the operands are that. Equal calls give equal bits.
+through the loops together. It is made for CPUs, and for calls that no kernel supports; it computes
+in f32, or in f64 for f64 operands. Equal calls give equal bits.
 """
 
 import functools
@@ -23,15 +23,15 @@ from shapeexec.attention.masks import Mask
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
 _ONE_TILE = 256
-"""Up to here a loop over tiles takes longer than the pairs that it would skip."""
+"""Up to this size a loop over tiles takes longer than the pairs that it would skip."""
 _FEW = 16
-"""With so few queries a step of the loop costs as much as its arithmetic on `_TILE` keys."""
+"""With so few queries, a step of the loop costs as much as its arithmetic on `_TILE` keys."""
 _LONG_TILE = 256
-"""The keys of a tile then."""
+"""The number of keys in a tile for `_FEW` queries."""
 _SIDES = (64, 128, 256, 512)
 """Sides that `tune` tries."""
 _MOST_PAIRS = 2 * _LONG_TILE**2
-"""Pairs of a tile: their scores, of some heads together, are what memory is needed for."""
+"""The most pairs of a tile: the scores of some heads' tiles are what takes memory."""
 
 
 class _Xla:
@@ -40,7 +40,7 @@ class _Xla:
     name = "xla"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """At most `_TILE`, but short sequences are one tile, and few queries have longer ones."""
+        """Tiles of up to `_TILE`; short sequences are one tile, few queries get longer tiles."""
         queries, keys = signature.query_size, signature.key_size
         longest = _LONG_TILE if queries <= _FEW else _TILE
         of_keys = _side(keys, longest)
@@ -49,7 +49,7 @@ class _Xla:
         return _side(queries, _TILE), of_keys
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """Tiles of other sides; pages have its own alone."""
+        """Tiles of several sides; for pages only the default."""
         own = Tiling(self.tile(signature, mask))
         if signature.page_size is not None:
             return (own,)
@@ -58,13 +58,13 @@ class _Xla:
         return tuple(dict.fromkeys((own, *others)))
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
-        """It takes any mask on any platform."""
+        """See `Backend`. It takes any mask on any platform."""
         if signature.dtype in _DTYPES:
             return None
         return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
 
     def reads_pages(self, signature: Signature) -> bool:
-        """Always; see `PagedBackend`."""
+        """See `PagedBackend`. It always does."""
         return True
 
     def forward(
@@ -88,12 +88,13 @@ class _Xla:
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
-        """See `Backend`. It is deterministic always."""
+        """See `Backend`. It is always deterministic."""
         q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
         setting = Setting(signature, work, as_modifier(bias, signature))
         arrays = setting.clean(q=q, k=k, v=v, out=residuals.out, d_out=d_out)
         out = arrays.pop("out")
-        # What a score's gradient loses because weights sum to 1; d logsumexp / d score is a weight.
+        # Subtracted from each score's gradient, as weights sum to 1. The derivative of the
+        # log-sum-exp by a score is the weight.
         delta = (out * arrays["d_out"]).sum(-1)
         if d_logsumexp is not None:
             delta = delta - setting.by_row(d_logsumexp)
@@ -134,18 +135,18 @@ def _side(size: int, longest: int) -> int:
 
 
 def _sides(size: int) -> list[int]:
-    """The sides that may be faster along an axis of this size: all of it, if it is short."""
+    """The sides to try along an axis of this size: the whole axis, if it is short."""
     return [side for side in _SIDES if side < size] + [size] * (size <= _SIDES[-1])
 
 
 def _is_handy(tile: tuple[int, int]) -> bool:
-    """Whether scores of the tile are as many as a cache holds, and sides not too unequal."""
+    """Whether the tile's scores fit into a cache, and its sides are not too unequal."""
     shorter, longer = sorted(tile)
     return shorter * longer <= _MOST_PAIRS and (longer <= 4 * shorter or shorter <= _FEW)
 
 
 def _whole_pages(tile: int, page: int) -> int:
-    """The tile if pages consist of such; else as many whole pages as fit, and at least one."""
+    """The tile if it divides the page; else as many whole pages as fit into it, at least one."""
     return tile if page % tile == 0 else max(tile // page, 1) * page
 
 

@@ -1,4 +1,4 @@
-"""A bias in the loops: how it changes a tile's scores, its derivative and its gradient.
+"""Biases in the loops: they change a tile's scores, with their derivatives and gradients.
 
 The loops themselves are in `_passes` and `_groups`.
 """
@@ -24,7 +24,7 @@ from shapeexec.attention.masks.scores import Added
 
 @dataclasses.dataclass(frozen=True)
 class _NoBias:
-    """Scores as they are."""
+    """No bias: scores stay as they are."""
 
     def apply(self, at: Any, scores: Array) -> Array:
         return scores
@@ -200,7 +200,7 @@ def _is_float(leaf: Array) -> bool:
 
 
 def as_modifier(bias: Any, signature: Signature) -> Any:
-    """The bias of a call, or none, as the loops use it."""
+    """The bias of a call, or None, in the form that the loops use."""
     if bias is None:
         return _NoBias()
     dtype = wide(signature.dtype)

@@ -1,4 +1,4 @@
-"""How a call is divided into groups of examples and heads, and a group into tiles.
+"""Divides a call into groups of examples and heads, and a group into tiles.
 
 The arithmetic of a tile is in `_passes`.
 """
@@ -34,21 +34,21 @@ BY_KEY = ("k", "v", "d_k", "d_v")
 """The arrays whose rows are keys."""
 
 _TOGETHER = 64
-"""Most examples times heads in one group: their tiles stay in the CPU's cache."""
+"""The most examples times heads in one group, so that their tiles stay in the CPU's cache."""
 
 _SLICED = 16
-"""Most pages of a tile that are sliced one by one, as a CPU does fastest: 1.0 to 1.3 times the time
-of one array, where a gather took 1.0 to 1.9 times. More of them would make a long program."""
+"""The most pages of a tile that are sliced one by one, the fastest way on a CPU: 1.0 to 1.3 times
+the time of one array, where a gather took 1.0 to 1.9 times. More would make a long program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A call, and how its examples and heads are grouped.
+    """A call, and the grouping of its examples and heads.
 
-    Inside, arrays by query are [B, heads, rows, ...] of whole tiles, with zeros for padding. Those
-    by key stay as they are, whole tiles of [B, S, heads, size] or pages: a copy of a long cache
-    would take longer than a query's attention to it. Their tiles are cleaned of padding when they
-    are read.
+    In the loops, arrays by query are [B, heads, rows, ...] of whole tiles, with zeros for padding.
+    Arrays by key stay as they are, whole tiles of [B, S, heads, size] or pages: a copy of a long
+    cache would take longer than a query's attention to it. Their tiles are cleaned of padding when
+    they are read.
     """
 
     signature: Signature
@@ -57,7 +57,7 @@ class Setting:
 
     @property
     def scale(self) -> np.ndarray:
-        """What scores are multiplied by."""
+        """The factor of the scores."""
         return np.asarray(self.signature.scale, wide(self.signature.dtype))
 
     @property
@@ -71,7 +71,7 @@ class Setting:
         return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
-        """Arrays [B, T, heads, size] as [B, heads, rows, size]; those by key in whole tiles.
+        """Arrays [B, T, heads, size] as [B, heads, rows, size]; arrays by key in whole tiles.
 
         Rows behind the valid lengths become 0, for they may hold NaN.
         """
@@ -95,7 +95,7 @@ class Setting:
         return pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
-        """`by_row` of a log-sum-exp, 0 where it is -inf: all weights of that query are 0 anyway."""
+        """`by_row` of a log-sum-exp, with 0 for -inf: such a query's weights are all 0 anyway."""
         return self.by_row(finite(logsumexp))
 
     def from_rows(self, x: Array, dtype: Any) -> Array:
@@ -205,7 +205,7 @@ class Group:
 
     Attributes:
         setting: The call.
-        lists: Their lists, with axes of 1 in front.
+        lists: The lists of tiles, with leading axes of size 1.
         batch: All examples i32[B], or one i32[].
         head: All query heads i32[N], or one i32[].
     """
@@ -234,7 +234,7 @@ class Group:
             return body(np.int32(0), carry)
 
         def step(row: Array, carry: Any) -> Any:
-            return body(jnp.asarray(row, np.int32), carry)  # the loop's are i64 under x64
+            return body(jnp.asarray(row, np.int32), carry)  # the loop's numbers are i64 under x64
 
         return lax.fori_loop(0, count, step, carry)
 
@@ -281,12 +281,12 @@ class Group:
         return tile.transpose(0, 2, 1, 3)
 
     def _read_pages(self, x: Array, first: Any, shape: tuple[int, ...]) -> Array:  # noqa: PLR0917 - as `lax.dynamic_slice`
-        """What `lax.dynamic_slice` of all keys would give, of the pages that hold them."""
+        """The result of `lax.dynamic_slice` on all keys, read from the pages that hold them."""
         (batch, key, head, zero), (examples, count, *_) = first, shape
         pages, size = self.setting.work.pages, x.shape[1]
         assert pages is not None
         rows = min(size, count)
-        # A tile that overhangs ends with the last page again, where the mask allows nothing.
+        # A tile that overhangs repeats the last page at its end, where the mask allows nothing.
         places = key // size + np.arange(count // rows, dtype=np.int32)
         places = jnp.minimum(places, pages.shape[1] - 1)
         numbers = lax.dynamic_slice_in_dim(pages, batch, examples, 0)[:, places].reshape(-1)

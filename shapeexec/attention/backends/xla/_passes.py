@@ -1,6 +1,6 @@
 """The forward and backward pass of a group, and its derivative along a direction, tile by tile.
 
-How examples and heads are grouped, and which tiles are visited, is in `_groups`.
+`_groups` groups examples and heads, and visits the tiles.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -51,7 +51,7 @@ class _Softmax:
 
 @dataclasses.dataclass(frozen=True)
 class _QueryTile:
-    """The queries of one tile, and how their scores are made.
+    """The queries of one tile, and the computation of their scores.
 
     Attributes:
         group: The group of the tile.
@@ -208,10 +208,10 @@ def tangent_group(
 def _direction(
     scaled: Array, rows: Mapping[str, Array], *, tiles: Mapping[str, Array], scale: Any
 ) -> Array:
-    """The derivative of scaled scores along the directions `d_q` and `d_k` that there are.
+    """The derivative of scaled scores along the directions `d_q` and `d_k`, if they are given.
 
-    There is no product with zeros for one that is missing: XLA for CPUs (jax 0.10 to 0.12) makes
-    garbage of some fusions with one, and it would be work for nothing.
+    A missing direction is not replaced by zeros: XLA for CPUs (jax 0.10 to 0.12) computes garbage
+    for some fusions of such a product, and it would be needless work.
     """
     d_scaled = jnp.zeros_like(scaled)
     if "d_q" in rows:
@@ -225,7 +225,7 @@ def _direction(
 
 
 def _times_keys(of_queries: Array, of_keys: Array) -> Array:
-    """Each query's vector times each key's: [B, N, tile, tile]."""
+    """The product of each query's vector with each key's vector: [B, N, tile, tile]."""
     grouped = _grouped(of_queries, of_keys.shape[1])
     product = jnp.einsum("bkqd,bksd->bkqs", grouped, of_keys)
     return product.reshape(*of_queries.shape[:3], of_keys.shape[2])

@@ -1,6 +1,6 @@
-"""How long a compiled program takes: by the device's own account, and by the host's clock.
+"""Times compiled programs: by the device's profiler, and by the host's clock.
 
-Whether its results are right is checked in `_run`.
+`_run` checks their results.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -19,10 +19,10 @@ _WARM = 1.0
 """Seconds of work before anything is measured."""
 
 _QUEUE = 0.03
-"""Seconds that a queue of calls should take: many times what starting it costs."""
+"""Seconds that a queue of calls should take: many times the cost of starting it."""
 
 _QUEUES = 5
-"""Of how many the median is taken."""
+"""The number of queues whose median is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Timing:
     """Milliseconds of one call.
 
     Attributes:
-        wall: A queue of calls from start to end, by their number; the median of some queues.
+        wall: The time of a queue of calls, divided by their number; the median of some queues.
         device: The time of its kernels, without the gaps between them; None: unknown.
         kernels: Each kernel's name and milliseconds, in the order in which they ran.
     """
@@ -41,7 +41,7 @@ class Timing:
 
     @property
     def best_known(self) -> float:
-        """The device's account; where there is none, the host's."""
+        """The device's time if known, else the host's."""
         return self.wall if self.device is None else self.device
 
 
@@ -49,7 +49,7 @@ def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
     """Time a compiled program.
 
     Args:
-        call: From `jax.jit(...).lower(...).compile()`.
+        call: The result of `jax.jit(...).lower(...).compile()`.
         arguments: Its arguments.
     """
     jax.block_until_ready(call(*arguments))
@@ -62,7 +62,7 @@ def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
 
 
 def warm_up() -> None:
-    """Keep a GPU busy for a second: one that was idle is faster for a moment."""
+    """Keep a GPU busy for a second: an idle GPU is faster at first."""
     if jax.default_backend() != "gpu":
         return
     matrix = jax.random.normal(jax.random.key(0), (8192, 8192), jnp.bfloat16)

@@ -1,6 +1,6 @@
 """The command line of the benchmark; its requirements are imported when it runs.
 
-What is measured, and how, is in `_main`.
+`_main` says what is measured.
 """
 
 import argparse
@@ -14,9 +14,9 @@ from shapeexec.tools._given import names_of
 _ABOUT = """\
 Attention on this device: the back ends of shapeexec.dot_product_attention and their rivals.
 
-Each result is compared with the formula in f32 before it is timed. Times are sums of kernel times
-where the device tells them, else the host's clock; medians. TFLOP/s count unmasked pairs alone:
-four operations a pair and element of a head forward, 2.5 times that backward.
+Each result is compared with the formula in f32 before it is timed. Times are medians of sums of
+kernel times where the device reports them, else of the host's clock. TFLOP/s count unmasked pairs
+only: four operations for each pair and element of a head forward, 2.5 times as many backward.
 """
 
 
@@ -32,10 +32,10 @@ def add_command(names: Any) -> None:
         "shapes": "by name (4k_128), or as BxTxNxKxD:dtype (1x512x4x2x64:float32)",
         "masks": "full, causal, window, documents, randomP (P percent of the tiles), elementsP "
         "(P percent of the single pairs), alibi",
-        "implementations": "default, any_bits (deterministic=False), or those of implementation=; "
-        "all that can run, if left out",
+        "implementations": "default, any_bits (deterministic=False), or a name that "
+        "implementation= takes; all that can run, if left out",
         "rivals": "by name; all, if left out; none",
-        "studies": "lists (what making them costs), padding, memory, decode, short, launches, "
+        "studies": "lists (the cost of making them), padding, memory, decode, short, launches, "
         "compile, bytes; none",
     }
     for name, about in lists.items():
@@ -44,9 +44,9 @@ def add_command(names: Any) -> None:
         "--only",
         metavar="REGEX",
         default="",
-        help="only cells shape/mask/name/pass, the pass forward or both, in which this is found",
+        help="only cells shape/mask/name/pass that match this; the pass is forward or both",
     )
-    parser.add_argument("--minutes", type=float, default=8.0, help="then nothing new is begun")
+    parser.add_argument("--minutes", type=float, default=8.0, help="start nothing new after these")
     _output.add_json(parser)
     _output.add_plot(parser)
     parser.set_defaults(run=_run)

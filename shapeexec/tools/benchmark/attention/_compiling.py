@@ -1,6 +1,6 @@
-"""A study: what it takes to lower and to compile each pass, one program at a time.
+"""A study: the seconds to lower and to compile each pass, one program at a time.
 
-Rows of the benchmark tell it too, of programs that compile at once. Speed is told there alone.
+Rows of the benchmark also hold these seconds, but while other programs compile. It times no calls.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -21,13 +21,18 @@ from jax.sharding import AbstractMesh
 from shapeexec._errors import BackendError
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._registry import REGISTERED
-from shapeexec.tools.benchmark.attention._contestant import JaxContestant, RefusalError, why_not
+from shapeexec.tools.benchmark.attention._contestant import (
+    JaxContestant,
+    RefusalError,
+    in_one_line,
+    why_not,
+)
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._problems import PASSES, Cell, Problem
 from shapeexec.tools.benchmark.attention._run import Plan, Row
 
 _BASES = ("jax_nn_cudnn", "jax_nn_xla")
-"""By whose seconds ours are told: the first that can compile the cell."""
+"""The rivals whose seconds ours are divided by: the first one that can compile the cell."""
 
 _OF_CUDA = tuple(row.name for row in REGISTERED if "cuda" in (row.platforms or ()))
 
@@ -38,12 +43,12 @@ _HOPPER = jax.sharding.AbstractDevice(
 
 @dataclasses.dataclass(frozen=True)
 class _Stages:
-    """Seconds of one program, or why there are none.
+    """The seconds of one program, or the reason why they are unknown.
 
     Attributes:
-        lower: To trace and lower it, its modules imported and JAX's caches empty.
-        compile: To compile what was lowered; None: it was lowered only.
-        reason: Why something is None.
+        lower: The seconds to trace and lower it, with its modules imported and JAX's caches empty.
+        compile: The seconds to compile the lowered program; None: it was only lowered.
+        reason: The reason why `lower` or `compile` is None.
     """
 
     lower: float | None = None
@@ -52,9 +57,9 @@ class _Stages:
 
 
 def compile_times(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Seconds to lower and to compile of each contestant, at the first shape and mask.
+    """The seconds to lower and to compile each contestant, at the first shape and mask.
 
-    Where our kernels' GPU is not, they are lowered for it and not compiled.
+    Without the GPU that our kernels need, they are lowered for it and not compiled.
     """
     del rows
     for one in plan.contestants:
@@ -82,7 +87,7 @@ def _stages(contestant: JaxContestant, cell: Cell) -> _Stages:
         if contestant.name not in _OF_CUDA or jax.default_backend() == "gpu":
             return _Stages(reason=reason)
     except Exception as error:  # as in rows: a failing rival ends nothing
-        return _Stages(reason=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return _Stages(reason=in_one_line(error))
     try:
         half = _in_half_precision(cell)
         with _as_on_a_hopper():
@@ -163,7 +168,7 @@ def _by_lane() -> Generator[None]:
 
 @contextlib.contextmanager
 def _nothing_kept() -> Generator[None]:
-    """Neither JAX's caches in memory nor the one on disk hold a program, before or afterwards."""
+    """Empty JAX's caches in memory before and afterwards, and disable its cache on disk."""
     directory: str | None = cast(Any, jax.config).jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()
@@ -171,6 +176,6 @@ def _nothing_kept() -> Generator[None]:
         jax.clear_caches()
         yield
     finally:
-        jax.clear_caches()  # of what was lowered for a GPU that is not here
+        jax.clear_caches()  # they may hold programs lowered for a GPU that is not here
         jax.config.update("jax_compilation_cache_dir", directory)
         compilation_cache.reset_cache()

@@ -1,6 +1,6 @@
-"""Who computes: what the benchmark asks of each contestant, ours and rivals alike.
+"""The interface of contestants, both our back ends and the rivals.
 
-Most are functions of JAX and differ in the function alone; `JaxContestant` does the rest for them.
+Most contestants are functions of JAX; `JaxContestant` makes one from such a function.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -39,9 +39,9 @@ class Measurement:
 
     Attributes:
         timing: How long a call takes.
-        compile_seconds: From the function to what can be run.
-        temporary_bytes: Beside arguments and results; None: nobody can tell.
-        lower_seconds: To trace and lower it, a part of `compile_seconds`; None: nobody can tell.
+        compile_seconds: The seconds to trace, lower and compile the function.
+        temporary_bytes: The memory of temporaries, without arguments and results; None: unknown.
+        lower_seconds: The seconds to trace and lower it, part of `compile_seconds`; None: unknown.
     """
 
     timing: Timing
@@ -51,12 +51,12 @@ class Measurement:
 
 
 class Contestant(Protocol):
-    """One that computes attention.
+    """An implementation of attention.
 
     Attributes:
-        name: On the command line and in tables.
+        name: Its name on the command line and in tables.
         is_ours: Whether it is a back end of `sx.dot_product_attention`.
-        rank: Those of rank 0 are measured at all shapes before any of rank 1.
+        rank: Contestants of rank 0 are measured at all shapes before any of rank 1.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Contestant(Protocol):
     rank: int
 
     def missing(self) -> str | None:
-        """Why it is not here at all, such as "not installed"; None: it is."""
+        """The reason why it cannot run here, such as "not installed"; None: it can."""
         ...
 
     def compile(self, cell: Cell) -> "concurrent.futures.Future[Any]":
@@ -75,12 +75,12 @@ class Contestant(Protocol):
         """Time the compiled function, once `check` has seen its results.
 
         Args:
-            cell: One that was compiled.
-            check: Raises if the results are wrong: it is handed `slices`.
+            cell: A cell that was compiled.
+            check: Called with the `slices` of the results; raises if they are wrong.
 
         Raises:
-            RefusalError: It cannot compute this.
-            Exception: Whatever went wrong: the run goes on.
+            RefusalError: It cannot compute this cell.
+            Exception: Any failure; the benchmark goes on with other cells.
         """
         ...
 
@@ -95,7 +95,7 @@ class Contestant(Protocol):
 
 @functools.cache
 def compilers() -> concurrent.futures.ThreadPoolExecutor:
-    """Threads that compile JAX's functions; half of the cores, for others compile beside them."""
+    """Threads that compile JAX's functions: on half of the cores, as rivals compile meanwhile."""
     return concurrent.futures.ThreadPoolExecutor(max(1, min(8, cores() // 2)))
 
 
@@ -120,9 +120,9 @@ def operand_avals(shape: Shape) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
-    """The part of results that is compared, [B, T, heads, D]: the last example, its last key head.
+    """The compared part of results [B, T, heads, D]: the last key head of the last example.
 
-    f32[T, group, D] of out and dq, f32[T, 1, D] of dk and dv.
+    They are f32[T, group, D] for out and dq, f32[T, 1, D] for dk and dv.
     """
     group = shape.heads // shape.key_heads
     heads = (group, group, 1, 1)
@@ -130,6 +130,11 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
         name: np.asarray(result[-1, :, -count:], np.float32)
         for name, result, count in zip(NAMES_OF_RESULTS, results, heads, strict=False)
     }
+
+
+def in_one_line(error: Exception) -> str:
+    """The type and the text of an exception, shortened to one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def why_not(name: str, error: Exception) -> str:
@@ -154,7 +159,7 @@ class Program:
 
 
 def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Program:
-    """A function, compiled for arguments: arrays, or `jax.ShapeDtypeStruct` if it is not run."""
+    """Compile a function for arguments: arrays, or `jax.ShapeDtypeStruct` if it is not run."""
     with _LOWERS:
         start = time.perf_counter()
         lowered = jax.jit(function).lower(*arguments)
@@ -172,8 +177,9 @@ class JaxContestant:
 
     Attributes:
         name, is_ours, rank: See `Contestant`.
-        attention: Of a problem the function, attend(q, k, v, *more) -> out, and `more`. It raises
-            `RefusalError` or `BackendError`, now or when it is traced, if there is none.
+        attention: Returns for a problem the function attend(q, k, v, *more) -> out, and `more`. If
+            the problem cannot be computed, it raises `RefusalError` or `BackendError`, or `attend`
+            does when it is traced.
         absence: See `missing`.
     """
 
@@ -200,7 +206,7 @@ class JaxContestant:
         """The function to compile, and its arguments.
 
         Raises:
-            RefusalError: There is none.
+            RefusalError: It cannot compute this cell.
         """
         attend, more = self.attention(cell.problem)
         q, k, v, d_out = operands(cell.problem.shape)

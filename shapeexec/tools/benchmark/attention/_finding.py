@@ -1,18 +1,18 @@
-"""What a study found: two figures. The studies are elsewhere."""
+"""The result of a study: two figures. It runs no study."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Two figures, and the first by the second.
+    """Two figures and their ratio.
 
     Attributes:
-        study: Which.
-        case: Of what.
-        unit: Of both figures.
-        value, compared: The figures; None: there is none.
-        meaning: What their ratio is, or why there is no figure.
+        study: The name of the study.
+        case: The case that was measured.
+        unit: The unit of both figures.
+        value, compared: The figures; None: it was not measured.
+        meaning: What the ratio means, or why a figure is missing.
     """
 
     study: str
@@ -24,7 +24,7 @@ class Finding:
 
     @property
     def ratio(self) -> float | None:
-        """Value by compared; None if one of them is missing, or the second is 0."""
+        """`value` divided by `compared`; None if one of them is missing, or `compared` is 0."""
         if self.value is None or not self.compared:
             return None
         return self.value / self.compared

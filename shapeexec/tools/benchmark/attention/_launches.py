@@ -1,4 +1,4 @@
-"""A study: a model whose kernels are so short that starting them takes the time.
+"""A study: a model whose kernels are so short that launching them dominates the time.
 
 Twelve layers at 128 tokens, forward and with backward, beside the same model with `jax.nn`.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.tools.benchmark.attention._clock import Timing, clock
-from shapeexec.tools.benchmark.attention._contestant import compiled
+from shapeexec.tools.benchmark.attention._contestant import compiled, in_one_line
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
 from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
@@ -31,11 +31,11 @@ Attend = Callable[..., Array]
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-    """A causal transformer of gated attention alone, as small as its layers can be.
+    """A causal transformer of gated attention without MLPs, so that its layers are small.
 
     Attributes:
-        batch, length, layers, heads, head_size: Its sizes; its width is that of all heads.
-        dtype: Of all arrays.
+        batch, length, layers, heads, head_size: Its sizes; its width is heads * head_size.
+        dtype: The dtype of all arrays.
     """
 
     batch: int
@@ -47,7 +47,7 @@ class _Model:
 
     @property
     def name(self) -> str:
-        """The sizes."""
+        """The sizes as text."""
         heads = f"{self.heads} heads of {self.head_size}"
         return f"{self.layers} layers, {self.batch} x {self.length} tokens, {heads}"
 
@@ -60,7 +60,7 @@ class _Model:
         return weights * jnp.asarray(width**-0.5, self.dtype), x
 
     def function(self, attend: Attend, passes: Pass) -> Callable[..., Array]:
-        """The model; with backward the gradient of its weights."""
+        """The model; for the pass `both` the gradient by its weights."""
 
         def run(weights: Array, x: Array) -> Array:
             for layer in weights:
@@ -85,7 +85,7 @@ _RIVALS = ("cudnn", "xla")
 
 
 def launches(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
-    """A model's call by that with the best rival, and how many kernels each of the two starts."""
+    """The time and the kernels of a model's call, beside the same call with the best rival."""
     del plan, rows
     for model in _ON_A_GPU if jax.default_backend() == "gpu" else _ON_A_CPU:
         arguments = model.arguments()
@@ -95,12 +95,15 @@ def launches(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _findings(model: _Model, passes: Pass, *, arguments: tuple[Array, ...]) -> Iterator[Finding]:
     result, mine = _run(model, sx.dot_product_attention, passes=passes, arguments=arguments)
+    case = f"{model.name}, {passes}"
     theirs: dict[str, Timing] = {}
     for rival in _RIVALS:
         attend = functools.partial(jax.nn.dot_product_attention, implementation=rival)
         try:
             other, timing = _run(model, attend, passes=passes, arguments=arguments)
-        except (ValueError, RuntimeError):  # so refuses jax.nn
+        except (ValueError, RuntimeError) as error:  # jax.nn raises these where it refuses a call
+            reason = f"jax.nn with {rival}: {in_one_line(error)}"
+            yield Finding("launches", case, "us", 1e3 * mine.wall, None, reason)
             continue
         if rival == "xla":
             _check(model, result, wanted=other)

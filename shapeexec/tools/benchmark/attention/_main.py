@@ -1,6 +1,6 @@
 """`benchmark_attention`: from names to a report.
 
-The order of all measurements is known to `_run`.
+`_run` knows the order of all measurements.
 """
 
 import re
@@ -46,22 +46,25 @@ def benchmark_attention(
         masks: By name: `"full"`, `"causal"`, `"window"`, `"documents"`, `"alibi"`, `"random10"`
             for 10 percent of the tiles, and `"elements10"` for 10 percent of the single pairs.
             None: those for this device.
-        implementations: `"default"`, `"any_bits"` (`deterministic=False`), and those of
-            `implementation=`. None: all.
+        implementations: `"default"`, `"any_bits"` (`deterministic=False`), and the names that
+            `implementation=` takes. None: all.
         rivals: By name. None: all.
-        studies: `"lists"` (what making them costs), `"padding"`, `"memory"`, `"decode"`,
+        studies: `"lists"` (the cost of making them), `"padding"`, `"memory"`, `"decode"`,
             `"short"`, `"launches"` (a model of short kernels), `"compile"` (seconds to lower
-            and to compile) and `"bytes"` (those moved, by the least possible). None: all.
-        only: A regular expression: only cells `shape/mask/name/pass`, the pass `forward` or `both`,
-            in which it is found.
-        minutes: After these nothing new is begun.
-        tell: Takes lines of how far it is. None: stdout, as the command line has it.
+            and to compile) and `"bytes"` (the bytes moved, relative to the least possible). None:
+            all.
+        only: A regular expression: only matching cells `shape/mask/name/pass` are measured; the
+            pass is `forward` or `both`.
+        minutes: After this time nothing new is started.
+        tell: Called with lines of progress. None: they are printed on stdout, as by the command.
 
     Returns:
-        The figures; `print` them. Who is not installed or refuses is in it with the reason.
+        The figures; `print` them. Contestants that are not installed or refuse are listed with the
+        reason.
 
     Raises:
-        ConfigError: Nothing is called so, `only` is no regular expression, or `minutes` no time.
+        ConfigError: A name is unknown, `only` is not a regular expression, or `minutes` is not a
+            positive number.
 
     Example:
         >>> report = benchmark_attention(  # doctest: +SKIP
@@ -102,7 +105,7 @@ def _pattern(only: str) -> re.Pattern[str]:
         return re.compile(only)
     except (re.error, TypeError) as error:
         raise ConfigError(
-            f"only={only!r:.80} is no regular expression.",
+            f"only={only!r:.80} is not a regular expression.",
             option="only",
             why=str(error),
             fix='only="4k.*causal"',

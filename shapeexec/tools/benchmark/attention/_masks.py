@@ -1,6 +1,6 @@
-"""Patterns as masks of this library, and the share of tiles that they leave.
+"""Turns patterns into masks of this library, and computes their share of tiles with work.
 
-What a pattern is, `_problems` says; who computes with the masks, `_ours`.
+Patterns are defined in `_problems`, and `_ours` computes with the masks.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -38,7 +38,7 @@ def mask_of(pattern: Pattern, length: int) -> Mask:
 @functools.lru_cache(maxsize=64)  # each row of a table asks
 def tiles_of(pattern: Pattern, length: int) -> sx.BlockMask:
     """The 128-tiles that a pattern leaves, each with its kind."""
-    if pattern.pair_share is not None:  # of a NumPy array NumPy finds them, without compiling
+    if pattern.pair_share is not None:  # NumPy finds the tiles of a NumPy array, without compiling
         return sx.BlockMask.from_dense(pattern.elements(length), (TILE, TILE))
     mask = mask_of(pattern, length)
     return sx.BlockMask.from_mask(mask, query_size=length, key_size=length, tile=(TILE, TILE))

@@ -1,6 +1,6 @@
-"""Our function, by the name of each of its back ends, and as it chooses by itself.
+"""Our function as contestants: with each of its back ends, and with the one it chooses.
 
-Others' functions are in `rivals`.
+The rivals are in `rivals`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -22,11 +22,11 @@ Array = Any
 DEFAULT = "default"
 """The implementation that is chosen if nobody names one."""
 ANY_BITS = "any_bits"
-"""The same with `deterministic=False`."""
+"""The default implementation with `deterministic=False`."""
 
 
 def contestants() -> tuple[JaxContestant, ...]:
-    """All of ours."""
+    """All contestants of this library."""
     return tuple(map(_contestant, (DEFAULT, ANY_BITS, *IMPLEMENTATIONS)))
 
 
@@ -34,7 +34,8 @@ def _contestant(name: str) -> JaxContestant:
     is_named = name in IMPLEMENTATIONS
     options = {
         "implementation": name if is_named else None,
-        "deterministic": name not in (ANY_BITS, "cudnn"),  # whose gradient is not, and refused else
+        # cuDNN's gradient is not deterministic, and True would refuse it.
+        "deterministic": name not in (ANY_BITS, "cudnn"),
     }
     attention = functools.partial(_attention, options)
     return JaxContestant(name, attention, is_ours=True, rank=1 if is_named else 0)

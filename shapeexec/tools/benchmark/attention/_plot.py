@@ -1,6 +1,6 @@
-"""Drawing a run; the one module of the benchmark that asks for matplotlib.
+"""Draws the results of a run; the one module of the benchmark that needs matplotlib.
 
-Which figures there are is `_run`'s to say.
+`_run` makes the figures.
 """
 
 # matplotlib has partly unknown types.
@@ -27,7 +27,7 @@ def save_plot(rows: Sequence[Row], path: Path) -> None:
 
     Args:
         rows: The measurements.
-        path: Where to; its ending says in which format.
+        path: The file to write; its ending sets the format.
     """
     names = contestants(rows)
     figures = {(row.shape, row.mask, row.passes, row.contestant): row.teraflops for row in rows}

@@ -1,6 +1,6 @@
 """The problems: shapes and patterns, in a form that every contestant can translate.
 
-It knows no contestant, and NumPy alone.
+It knows no contestant, and imports NumPy but not JAX.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from shapeexec._errors import ConfigError
 
 Pass = Literal["forward", "both"]
 PASSES: tuple[Pass, ...] = ("forward", "both")
-"""The result alone; and with the gradients of query, key and value."""
+"""Forward: the result only. Both: also the gradients by query, key and value."""
 
 TILE = 128
 """Queries and keys of a random tile."""
@@ -37,7 +37,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """Who attends to whom: all that is said here holds at once.
+    """The allowed pairs of query and key: those that satisfy all fields.
 
     Attributes:
         name: The mask's name on the command line.
@@ -60,7 +60,7 @@ class Pattern:
     has_alibi: bool = False
 
     def document_lengths(self, length: int) -> np.ndarray:
-        """How long each document is, i64[documents], the same in each example."""
+        """The length of each document, i64[documents], the same in each example."""
         if length < self.documents:
             raise ConfigError(
                 f"mask {self.name} at length {length}.",
@@ -100,9 +100,9 @@ class Pattern:
         return random_pairs(self.pair_share, length)
 
     def ranges(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first key of each query, and the one behind its last; i64[length] each.
+        """The first key of each query, and the end of its keys (exclusive); i64[length] each.
 
-        For patterns without random tiles or pairs.
+        Only for patterns without random tiles or pairs.
         """
         position = np.arange(length)
         first, behind = np.zeros(length, np.int64), np.full(length, length)
@@ -117,7 +117,7 @@ class Pattern:
         return first, behind
 
     def pairs(self, length: int) -> int:
-        """How many pairs of query and key are unmasked, in one head."""
+        """The number of unmasked pairs of query and key, in one head."""
         if self.density is not None:
             return int(self.tiles(length).sum()) * TILE * TILE
         if self.pair_share is not None:
@@ -126,7 +126,7 @@ class Pattern:
         return int((behind - first).sum())
 
 
-@functools.lru_cache(maxsize=2)  # as many as a run goes to and fro between
+@functools.lru_cache(maxsize=2)  # a run alternates between two of them
 def random_pairs(share: float, length: int) -> np.ndarray:
     """A random share of all pairs, and the diagonal: bool[length, length]."""
     random, pairs = np.random.default_rng(0), np.eye(length, dtype=bool)
@@ -149,7 +149,7 @@ class Problem:
         return self.pattern.pairs(self.shape.length) / self.shape.length**2
 
     def operations(self, passes: Pass) -> float:
-        """Those of the matrix products on unmasked pairs, and no others."""
+        """The operations of the matrix products on unmasked pairs only."""
         shape = self.shape
         forward = 4.0 * shape.batch * shape.heads * shape.head_size
         return forward * self.pattern.pairs(shape.length) * _OPERATIONS[passes]
@@ -157,7 +157,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One figure to be measured of a contestant."""
+    """A problem and a pass, for which each contestant is measured."""
 
     problem: Problem
     passes: Pass
@@ -168,7 +168,7 @@ class Cell:
         return f"{self.problem.shape.name}/{self.problem.pattern.name}/{self.passes}"
 
 
-# 16,384 tokens in all, so that only the length moves the work of a pair.
+# 16,384 tokens in all, so that only the length changes the work per token.
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -207,7 +207,7 @@ _OF_DEVICE = {
 
 
 def defaults(device: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of shapes and of masks that are measured if nobody names any."""
+    """The names of the shapes and masks that are measured by default."""
     return _OF_DEVICE.get(device, _OF_DEVICE["gpu"])
 
 
@@ -215,7 +215,7 @@ def shape_of(name: str) -> Shape:
     """A shape by its name, or by its sizes: `BxTxNxKxD` or `BxTxNxKxD:dtype`.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: `name` is neither.
     """
     if name in SHAPES:
         return SHAPES[name]
@@ -237,7 +237,7 @@ def pattern_of(name: str) -> Pattern:
     `randomP` has P percent of the tiles, `elementsP` P percent of the single pairs.
 
     Raises:
-        ConfigError: None is called so.
+        ConfigError: There is no such mask.
     """
     if name in PATTERNS:
         return PATTERNS[name]

@@ -25,22 +25,22 @@ from shapeexec.tools.benchmark.attention._problems import TILE, Pattern, Problem
 Array = Any
 
 LIMITS = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 2e-3}
-"""How far results may be off by dtype, ||got - want|| / ||want||; a GPU takes f32 for TF32."""
+"""The greatest error ||got - want|| / ||want||, by dtype; a GPU computes f32 as TF32."""
 
 
 class WrongResultError(Exception):
-    """A contestant's results are not attention."""
+    """The results of a contestant are wrong."""
 
 
 def check(problem: Problem, results: Mapping[str, np.ndarray]) -> None:
-    """Compare with the formula.
+    """Compare results with the formula.
 
     Args:
         problem: The problem.
-        results: From `slices`.
+        results: The arrays of `slices`.
 
     Raises:
-        WrongResultError: They are farther from it than rounding takes them.
+        WrongResultError: They differ by more than rounding.
     """
     wanted = _wanted(problem)
     limit = LIMITS[problem.shape.dtype]
@@ -52,7 +52,7 @@ def check(problem: Problem, results: Mapping[str, np.ndarray]) -> None:
 
 
 def dense_mask(pattern: Pattern, length: int) -> Array:
-    """Every pair, bool[length, length]."""
+    """Whether each pair is allowed, bool[length, length]."""
     if pattern.density is not None:
         return jnp.repeat(jnp.repeat(jnp.asarray(pattern.tiles(length)), TILE, 0), TILE, 1)
     if pattern.pair_share is not None:
@@ -63,7 +63,7 @@ def dense_mask(pattern: Pattern, length: int) -> Array:
 
 
 def slopes(problem: Problem) -> np.ndarray:
-    """ALiBi's, f32[heads]; zeros without it."""
+    """The slopes of ALiBi, f32[heads]; zeros for a pattern without ALiBi."""
     heads = problem.shape.heads
     if not problem.pattern.has_alibi:
         return np.zeros(heads, np.float32)

@@ -23,12 +23,12 @@ class AttentionReport:
     """Attention beside its rivals; `print` it.
 
     Attributes:
-        machine: Where: device, processor and versions.
-        seconds: How long all of it took.
-        rows: A contestant at a shape, a mask and a pass each: its time, its rate, what it took, or
-            the reason why it has none.
-        findings: What the studies found: two figures each.
-        absent: By name who is not there, and why.
+        machine: The device, the processor and the versions.
+        seconds: The duration of the whole run.
+        rows: For each contestant, shape, mask and pass: its time, rate and memory, or the reason
+            why they are missing.
+        findings: The results of the studies: two figures each.
+        absent: The contestants that cannot run here, each with the reason.
 
     Example:
         >>> AttentionReport({"device": "cpu"}, 1.5, (), (), {"torch": "not installed"}).has_failed
@@ -43,7 +43,7 @@ class AttentionReport:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a result is wrong, or our own function broke."""
+        """Whether a result is wrong, or our own function failed."""
         return any(row.is_failure for row in self.rows)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class AttentionReport:
 
 
 def contestants(rows: Iterable[Row]) -> list[str]:
-    """Who has a figure: ours first, and then in the order in which they were measured."""
+    """The contestants with a figure: ours first, then the rivals in the order of measurement."""
     names = {row.contestant: row.is_ours for row in rows if row.milliseconds}
     return sorted(names, key=lambda name: not names[name])
 
@@ -82,9 +82,9 @@ def contestants(rows: Iterable[Row]) -> list[str]:
 def speed_up(
     rows: Sequence[Row], shape: str, *, mask: str, passes: Pass
 ) -> tuple[float, str] | None:
-    """Our speed by that of the best rival, and who that is; None if one of them is missing.
+    """Our speed divided by the best rival's, and that rival's name; None if one is missing.
 
-    Ours is the default implementation; if that was not measured, the best of the named ones.
+    Ours is the default implementation; if it was not measured, the best of the named ones.
     """
     here = [
         row
@@ -123,13 +123,13 @@ def _of_both(passes: list[str]) -> str:
 
 
 def _meaning_of_tiles(rows: Sequence[Row]) -> str:
-    """What the share of tiles says, where it is not that of pairs."""
+    """The explanation of the share of tiles, if it differs from the share of pairs."""
     measured = [row for row in rows if row.milliseconds]
     if all(row.density == row.tile_density for row in measured):
         return ""
     about = (
         f"tiles: the share of {TILE} x {TILE} tiles that hold an unmasked pair "
-        "(BlockMask.density); ours computes all pairs of these."
+        "(BlockMask.density); ours computes all pairs of these tiles."
     )
     names = dict.fromkeys(row.mask for row in measured if row.tile_density == 1 and row.density < 1)
     if not names:
@@ -154,8 +154,8 @@ def _compiling(rows: Sequence[Row]) -> list[str]:
         ]
         for shape, mask in dict.fromkeys((row.shape, row.mask) for row in rows)
     ]
-    told = "Seconds to trace and lower + to compile, while others compile too:"
-    return [told, _table(["shape", "mask", *names], lines)]
+    title = "Seconds to trace and lower + to compile, while others compile too:"
+    return [title, _table(["shape", "mask", *names], lines)]
 
 
 def _stages(row: Row | None) -> str:
@@ -167,7 +167,7 @@ def _stages(row: Row | None) -> str:
 
 
 def _clocks(rows: Sequence[Row]) -> str:
-    """Which clock measured the times; if both did, the contestants with the worse one."""
+    """The clock of the times; if there are two, the contestants timed by the host's clock."""
     clocks = {row.clock for row in rows if row.clock}
     if len(clocks) < 2:
         return "".join(f"Times are the {clock}'s." for clock in clocks)
@@ -208,7 +208,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """Who did not compute what, and why: one line for each reason."""
+    """The cells that were not measured: one line for each contestant and reason."""
     counted = Counter((row.contestant, row.reason) for row in rows if row.reason)
     lines: list[str] = []
     for (name, reason), count in counted.items():

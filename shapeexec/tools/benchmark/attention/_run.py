@@ -1,6 +1,6 @@
-"""In which order all is measured: shape by shape, and nothing while anything compiles.
+"""Measures all cells: shape by shape, and nothing is timed while anything compiles.
 
-It knows neither who the contestants are nor how results are shown.
+It knows neither the contestants nor how results are shown.
 """
 
 # What contestants measured may be of any type.
@@ -19,6 +19,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     Contestant,
     Measurement,
     RefusalError,
+    in_one_line,
     operands,
 )
 from shapeexec.tools.benchmark.attention._masks import tile_density
@@ -37,26 +38,26 @@ OUT_OF_TIME = "out of time"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One contestant at one cell.
+    """The measurement of one contestant and one cell.
 
     Attributes:
-        shape, mask: Names.
-        passes: The result alone, or with gradients.
-        contestant: Who.
+        shape, mask: Their names.
+        passes: `forward`, or `both` with gradients.
+        contestant: The contestant's name.
         is_ours: Whether it is a back end of this library.
         density: The share of unmasked pairs.
-        tile_density: The share of 128-tiles that hold one: `BlockMask.density`.
-        milliseconds: By `clock`. None: see `reason`.
-        clock: "device" if they are the sum of its kernels, "host" where nobody can tell.
-        wall_milliseconds: By the host's clock, of a queue of calls.
-        teraflops: A second, of products on unmasked pairs, by `milliseconds`.
-        compile_seconds: From the function to what can be run, while others compile too.
-        lower_seconds: To trace and lower it, a part of these; None: nobody can tell.
-        temporary_bytes: Beside arguments and results.
+        tile_density: The share of 128-tiles that hold an unmasked pair: `BlockMask.density`.
+        milliseconds: The time of a call by `clock`. None: see `reason`.
+        clock: "device" if `milliseconds` is the sum of kernel times; "host" if these are unknown.
+        wall_milliseconds: The time of a call by the host's clock, in a queue of calls.
+        teraflops: TFLOP/s of products on unmasked pairs, by `milliseconds`.
+        compile_seconds: The seconds to trace, lower and compile, while others compile too.
+        lower_seconds: The seconds to trace and lower, part of `compile_seconds`; None: unknown.
+        temporary_bytes: The memory of temporaries, without arguments and results.
         kernels: Each kernel's name and milliseconds.
         reason: Why there is no figure.
-        is_failure: Whether it is the library's fault that there is none: a wrong result, or an
-            exception in our own function.
+        is_failure: Whether there is no figure because a result is wrong or our own function raised
+            an exception.
     """
 
     shape: str
@@ -83,10 +84,10 @@ class Plan:
     """The plan of a run.
 
     Attributes:
-        shapes, patterns: All of one at all of the other.
-        contestants: Those who are there.
-        only: Cells whose `shape/mask/contestant/pass` it is found in.
-        deadline: The `time.monotonic()` from which nothing is begun any more.
+        shapes, patterns: All shapes are measured with all patterns.
+        contestants: The contestants that can run here.
+        only: Cells are measured if this matches in `shape/mask/contestant/pass`.
+        deadline: The `time.monotonic()` after which nothing new is started.
     """
 
     shapes: tuple[Shape, ...]
@@ -122,9 +123,9 @@ def measure(plan: Plan, rank: int, *, tell: Callable[[str], object]) -> Iterator
     """Measure the contestants of a rank, shape by shape.
 
     Args:
-        plan: What.
-        rank: 0 or 1.
-        tell: Called before what takes long.
+        plan: The plan of the run.
+        rank: The rank, 0 or 1; see `Contestant`.
+        tell: Called with a line before each long step.
     """
     for group in plan.groups(rank):
         if not group:
@@ -157,8 +158,7 @@ def _measured(cell: Cell, contestant: Contestant) -> Row:
     except WrongResultError as error:
         return _row(cell, contestant, reason=f"WRONG: {error}", is_failure=True)
     except Exception as error:  # a failing rival must not end the run; our own failure is reported
-        text = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__}: {text}"
+        reason = in_one_line(error)
         return _row(cell, contestant, reason=reason, is_failure=contestant.is_ours)
     return _with_figures(_row(cell, contestant), cell, measurement=measurement)
 

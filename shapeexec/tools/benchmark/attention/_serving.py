@@ -1,7 +1,7 @@
 """Studies of inference: few queries against a cache, and short sequences, beside `jax.nn`.
 
-Calls are chained in one program, so the gaps between kernels count; a result is compared with the
-formula before it is timed. How a program is timed is up to `_clock`.
+Calls are chained in one program, so times include the gaps between kernels. Our results are
+compared with the formula before they are timed; `_clock` times the programs.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -21,14 +21,18 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.tools.benchmark.attention._clock import clock
-from shapeexec.tools.benchmark.attention._contestant import RefusalError, compiled
+from shapeexec.tools.benchmark.attention._contestant import (
+    RefusalError,
+    compiled,
+    in_one_line,
+)
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
 from shapeexec.tools.benchmark.attention.rivals import flash_attention_3
 
 Array = Any
 _CHAINED = 10  # calls in a program
-_COPIED = 2**29  # bytes of the copy that tells the bandwidth
+_COPIED = 2**29  # bytes of the copy that measures the bandwidth
 _OF_JAX = ("cudnn", "xla")
 _FLASH, _SPLIT = "flash_attention_3", "flash_attention_3, keys split"
 _PAGES = (64, 128)  # rows of a page
@@ -44,7 +48,7 @@ class _Call:
         mask: `end` is causal, the last query at the last key; `tree` is an array over the last
             keys, as speculative decoding has it. Rivals get no mask for `end`: they have none.
         is_ragged: Whether examples have random lengths.
-        dtype: Of q, k and v.
+        dtype: The dtype of q, k and v.
     """
 
     batch: int
@@ -91,7 +95,7 @@ class _Call:
         return q, k, v, *(None if x is None else jnp.asarray(x) for x in given)
 
     def in_pages(self, arguments: tuple[Array, ...], rows: int) -> tuple[Array, ...]:
-        """The arguments with k and v in pages of so many rows, in no order; and their numbers."""
+        """The arguments with k and v as shuffled pages of `rows` rows, and the page numbers."""
         q, k, v, *rest = arguments
         numbers = np.random.default_rng(0).permutation(self.batch * self.keys // rows)
         numbers = jnp.asarray(numbers, jnp.int32)
@@ -111,7 +115,7 @@ class _Call:
         )
 
     def theirs(self, rival: Any) -> Callable[..., Array]:
-        """The function of `jax.nn`, by the name of its implementation."""
+        """The function of `jax.nn` with this implementation."""
 
         def attend(q: Array, k: Array, v: Array, lengths: Array, array: Array) -> Array:  # noqa: PLR0917 - operands of attention
             mask, own = array, None
@@ -134,10 +138,10 @@ class _Call:
         return attend
 
     def flash(self, *, splits: bool) -> Callable[..., Array]:
-        """The function of FlashAttention 3, whose causal masks are at the end as it stands.
+        """The function of FlashAttention 3; its causal masks align the last query and key.
 
         Raises:
-            RefusalError: It is not here, or takes no such call.
+            RefusalError: It is not installed, or does not support this call.
         """
         if reason := flash_attention_3.rival.missing():
             raise RefusalError(reason)
@@ -164,8 +168,8 @@ class _Call:
         """Compare a result for the last example with the formula in f32.
 
         Args:
-            arguments: What the formula takes.
-            given: What the function takes: the same, or that in pages.
+            arguments: The arguments of the formula.
+            given: The arguments of the function: `arguments`, or the same with pages.
             attend: The function; None: ours.
 
         Raises:
@@ -198,7 +202,7 @@ class _Call:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the valid keys and values."""
+        """The bytes of the valid keys and values."""
         element = self.key_heads * self.head_size * jnp.dtype(self.dtype).itemsize
         return 2 * int(self.lengths.sum()) * element
 
@@ -229,7 +233,7 @@ _ON_A_CPU = (
 
 
 def decode(*_: Sequence[Any]) -> Iterator[Finding]:
-    """Few queries against a cache: by the best rival, by reading the cache once, and in pages."""
+    """Few queries against a cache: beside rivals and one read of the cache; then with pages."""
     on_gpu = jax.default_backend() == "gpu"
     bandwidth = _bandwidth()
     yield from _absent()
@@ -250,7 +254,7 @@ def decode(*_: Sequence[Any]) -> Iterator[Finding]:
 
 
 def short(*_: Sequence[Any]) -> Iterator[Finding]:
-    """Short sequences: by the best rival."""
+    """Short sequences, beside the best rival."""
     on_gpu = jax.default_backend() == "gpu"
     for call in _SHORT if on_gpu else _ON_A_CPU[1]:
         arguments = call.arguments()
@@ -266,15 +270,16 @@ def _against_rivals(
     for rival in _OF_JAX:
         try:
             times[rival] = _microseconds(call.theirs(rival), arguments)
-        except (ValueError, RuntimeError):  # so refuses jax.nn
-            continue
+        except (ValueError, RuntimeError) as error:  # jax.nn raises these where it refuses a call
+            reason = f"jax.nn with {rival}: {in_one_line(error)}"
+            yield Finding(study, call.name, "us", mine, None, reason)
     if times:
         best = min(times, key=lambda rival: times[rival])
         yield Finding(study, call.name, "us", mine, times[best], f"of jax.nn with {best}")
 
 
 def _absent() -> Iterator[Finding]:
-    """Who is not beside ours in any call, and why."""
+    """The rivals that can take no call, and why."""
     probe = _DECODE[0]
     for name in (_FLASH, _SPLIT):
         try:
@@ -291,17 +296,16 @@ def _against_flash(call: _Call, *, arguments: tuple[Array, ...], mine: float) ->
             attend = call.flash(splits=name == _SPLIT)
             call.check(arguments, arguments, attend=attend)
             theirs = _microseconds(attend, arguments)
-        except RefusalError:  # told once, by `_absent`, or of a call that it does not take
+        except RefusalError:  # `_absent` reports a missing package; others lack this call's mask
             continue
         except Exception as error:  # as in rows: a failing rival ends nothing
-            told = f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-            yield Finding("decode", call.name, "us", mine, None, told)
+            yield Finding("decode", call.name, "us", mine, None, f"{name}: {in_one_line(error)}")
         else:
             yield Finding("decode", call.name, "us", mine, theirs, f"of {name}")
 
 
 def _microseconds(attend: Callable[..., Array], arguments: tuple[Array, ...]) -> float:
-    """Of one call among some, by the host's clock."""
+    """The microseconds of one of several chained calls, by the host's clock."""
 
     def chained(q: Array, *rest: Array) -> Array:
         for _ in range(_CHAINED):

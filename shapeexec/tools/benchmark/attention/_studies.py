@@ -1,7 +1,7 @@
 """Further studies of our function: the cost of its lists, of padding, and its memory.
 
-Each study compares two figures; the rows of the benchmark come from elsewhere, and the studies of
-calls that those have no room for from `_serving`.
+Each study compares two figures. `_run` makes the rows of the benchmark; studies of decoding and of
+short sequences are in `_serving`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -51,8 +51,9 @@ Array = Any
 def lists(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
     """The cost of making the lists of tiles on the device, relative to the attention itself.
 
-    Of masks with arrays; the lists of all others are constants. Forward needs the lists by query,
-    backward those by key too. They are timed alone, and so without what XLA may save.
+    Only for masks with arrays; the lists of all other masks are constants. Forward needs the lists
+    by query, backward also the lists by key. The lists are timed without the attention, so XLA
+    cannot fuse the two.
     """
     known = {
         (row.shape, row.mask, row.passes): row.milliseconds
@@ -77,7 +78,7 @@ def lists(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def padding(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
-    """A bucket of twice the length, half of it valid, by a bucket of the length; causal."""
+    """A half-filled bucket of twice the length, relative to a full bucket; causal."""
     del rows
     valid = dataclasses.replace(plan.shapes[0], batch=max(1, plan.shapes[0].batch // 2))
     bucket = dataclasses.replace(valid, length=2 * valid.length)
@@ -94,7 +95,7 @@ def padding(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def memory(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Temporaries at twice the length, by those at the length: 2 is linear, 4 quadratic."""
+    """The temporaries at twice the length, relative to the length: 2 is linear, 4 quadratic."""
     del rows
     half = plan.shapes[0]
     long = dataclasses.replace(half, length=2 * half.length)

@@ -1,7 +1,7 @@
-"""A study: bytes that a call moves, beside the least that it must.
+"""A study: the bytes that a call moves, beside the least possible.
 
-No hardware counter is read: JAX's profiler has none, and Nsight Compute, which has, cannot run
-inside a program. So each finding says whose account it is. Time is told elsewhere.
+No hardware counter is read: JAX's profiler has none, and Nsight Compute cannot run inside a
+program. So each finding names its source. No call is timed here.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -32,7 +32,7 @@ _STAT = "bytes_accessed"
 
 
 def traffic(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Bytes of our default, by the lists, by XLA and by the profiler, by the least possible."""
+    """The bytes of our default, by three sources, relative to the least possible."""
     del rows
     default = next((one for one in plan.contestants if one.name == DEFAULT), None)
     for shape in plan.shapes:
@@ -56,7 +56,7 @@ def least_bytes(cell: Cell) -> float:
     of_query_head = int(rows[visited.any(1)].sum() + shape.length) * row  # q and out
     of_key_head = 2 * int(rows[visited.any(0)].sum()) * row
     if cell.passes == "both":
-        of_query_head *= 2  # the gradients of both
+        of_query_head *= 2  # the gradients of q and out
         of_key_head += 2 * shape.length * row
     is_array = cell.problem.pattern.pair_share is not None
     of_mask = int(rows @ (kinds == 1) @ rows) if is_array else 0
@@ -65,11 +65,11 @@ def least_bytes(cell: Cell) -> float:
 
 
 def listed_bytes(cell: Cell) -> float:
-    """What the programs of the kernels ask for, tile by tile; caches answer a part of it.
+    """The bytes that the kernels' programs request, tile by tile; caches serve a part of them.
 
-    Forward a program has a row of queries and takes the tiles of keys and values that it lists.
-    Backward one kernel does so for the gradient of the queries, and one has a row of keys and takes
-    the tiles of queries that it lists. An array of the mask is read in partial tiles.
+    Forward, each program has one row of queries and loads the listed tiles of keys and values.
+    Backward, one kernel does the same for the gradient of the queries; another has one row of keys
+    per program and loads the listed tiles of queries. Partial tiles also load the mask's array.
     """
     shape, kinds, tile = cell.problem.shape, _visited(cell), _tile_bytes(cell)
     rows, columns, visits = *kinds.shape, int((kinds > 0).sum())
@@ -85,12 +85,12 @@ def listed_bytes(cell: Cell) -> float:
 
 
 def profiled_bytes(call: Callable[..., Any], arguments: tuple[Any, ...]) -> float | None:
-    """What JAX's profiler says that a call's operations accessed; None: it says nothing."""
+    """The bytes that a call's operations accessed by JAX's profiler; None: it reports none."""
     with tempfile.TemporaryDirectory(prefix="shapeexec-bytes-") as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(call(*arguments))
         found = [jax.profiler.ProfileData.from_file(str(x)) for x in Path(folder).rglob("*.pb")]
-    # The lines of a plane tell of the same operations, whole programs and parts of them.
+    # The lines of a plane report the same operations at several levels, such as whole programs.
     lines = [
         sum(float(value) for event in line.events for name, value in event.stats if name == _STAT)
         for data in found
@@ -112,8 +112,8 @@ def _accounts(contestant: JaxContestant, cell: Cell, *, least: float) -> Iterato
         return
     counted = profiled_bytes(program, arguments)
     if counted is None:
-        told = "jax.profiler tells no bytes of this device; its counters need Nsight Compute"
-        yield Finding("bytes", f"{cell.name}, {_OF_PROFILER}", "MB", None, None, told)
+        why = "jax.profiler reports no bytes for this device; its counters need Nsight Compute"
+        yield Finding("bytes", f"{cell.name}, {_OF_PROFILER}", "MB", None, None, why)
     else:
         yield _finding(cell, _OF_PROFILER, amount=counted, least=least)
 
@@ -130,6 +130,6 @@ def _visited(cell: Cell) -> np.ndarray:
 
 
 def _tile_bytes(cell: Cell) -> int:
-    """Of a tile of one operand; the last one counts as whole."""
+    """The bytes of a tile of one operand; the last tile counts as whole."""
     shape = cell.problem.shape
     return TILE * shape.head_size * jax.numpy.dtype(shape.dtype).itemsize

@@ -1,6 +1,6 @@
 """A model at each level of compiling: `python -m shapeexec benchmark levels`.
 
-From op by op to kernels of one's own; the models are those of `models`.
+The levels go from op by op to the user's own kernels; the models are in `models`.
 """
 
 from shapeexec.tools.benchmark.levels._report import LevelsReport

@@ -1,4 +1,4 @@
-"""The command line of `benchmark levels`. What is measured, and how, is in `_run`."""
+"""The command line of `benchmark levels`. `_run` measures."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,7 @@ from shapeexec.tools.benchmark.levels._run import benchmark_levels
 _ABOUT = """\
 A transformer op by op with a loop over examples, with jax.jit at exact shapes, compiled ahead, in
 an Exec, with the attention of this library, with a layer norm and a GELU in Pallas, and with
-options of XLA. All answers are compared. What Pallas interprets (elsewhere than on a GPU) is not
+options of XLA. All results are compared. Kernels that Pallas interprets (except on a GPU) are not
 timed.
 """
 
@@ -35,10 +35,10 @@ def add_command(names: Any) -> None:
     parser.add_argument("--shapes", metavar="SIZES", help='all combinations of "b=2,4 s=50..52"')
     parser.add_argument("--buckets", default="pow2", metavar="STRATEGY", help="default pow2")
     parser.add_argument(
-        "--options", metavar="NAME=VALUE,...", help="of XLA; default: one for this platform"
+        "--options", metavar="NAME=VALUE,...", help="options of XLA; default: one for this platform"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="once compiled; default 3")
-    parser.add_argument("--quick", action="store_true", help="a small model: seconds, no proof")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds once compiled; default 3")
+    parser.add_argument("--quick", action="store_true", help="a small model, for a run of seconds")
     add_device(parser)
     _output.add_json(parser)
     _output.add_plot(parser)
@@ -77,7 +77,7 @@ def _options(text: str) -> dict[str, str | int | bool]:
         name, equals, value = item.partition("=")
         if not (name and equals and value):
             raise ConfigError(
-                f"--options {item} is no NAME=VALUE.",
+                f"--options {item} is not NAME=VALUE.",
                 option="options",
                 fix="--options xla_cpu_prefer_vector_width=512",
             )

@@ -1,7 +1,7 @@
-"""Kernels of one's own, as an example: a layer norm and a GELU in Pallas, each one pass over a row.
+"""An example of a user's own kernels: layer norm and GELU in Pallas, each one pass over a row.
 
-Each is a primitive, so that padding gets its rule; docs/add_a_rule.md tells how. Elsewhere than on
-a GPU, Pallas interprets them, which proves results and says nothing of time.
+Each is a primitive with a rule for padding; docs/add_a_rule.md explains how. Except on a GPU,
+Pallas interprets them, which checks their results but not their speed.
 """
 
 # Pallas and cuDNN have partly unknown types, and JAX's C extension has no stubs.
@@ -50,7 +50,7 @@ def _gelu_kernel(x_ref: Any, out_ref: Any) -> None:
 
 
 def _by_rows(kernel: Callable[..., None], x: Any, *others: Any) -> Any:
-    """Run a kernel on each row of the last axis; others are whole for each of them."""
+    """Run a kernel on each row of the last axis; each run sees all of `others`."""
     width, rows = x.shape[-1], math.prod(x.shape[:-1])
     row = pl.BlockSpec((1, width), lambda i: (i, 0))
     whole = [pl.BlockSpec(each.shape, lambda i: (0,)) for each in others]
@@ -90,7 +90,7 @@ def by_row(ctx: masking.RuleContext, *operands: Any) -> Any:
 
 @contextlib.contextmanager
 def rules() -> Generator[None]:
-    """The rules of the kernels, as long as a benchmark runs: they are no part of the library."""
+    """Register the kernels' rules while a benchmark runs: they are not part of the library."""
     masking.register(norm_p, gelu_p)(by_row)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Drawing a run over levels; the one module of this package that asks for matplotlib.
+"""Draws a run over levels; the one module of this package that needs matplotlib.
 
-Which figures there are is `_report`'s to say.
+`_report` has the figures.
 """
 
 # matplotlib has partly unknown types.
@@ -17,11 +17,11 @@ from shapeexec.tools.benchmark.levels._report import LevelsReport
 
 
 def save_plot(report: LevelsReport, path: Path) -> None:
-    """Draw what a pass takes once compiled, and what compiling took, level by level.
+    """Draw the time of a pass once compiled, and of compiling, level by level.
 
     Args:
-        report: The figures; a level that was not timed has no bars, and says so.
-        path: Where to; its ending says in which format.
+        report: The figures; a level that was not timed has a label instead of bars.
+        path: The file to write; its ending sets the format.
     """
     names = [
         row.name if row.warm_seconds is not None else f"{row.name} (not timed)"

@@ -21,7 +21,7 @@ class LevelsReport:
     Attributes:
         config: The model.
         rows: The levels.
-        sizes: Of the calls.
+        sizes: The sizes of each call.
 
     Example:
         >>> rows = (
@@ -39,7 +39,7 @@ class LevelsReport:
 
     @property
     def are_equal(self) -> bool:
-        """Whether all answers are those of `jax.jit`, up to rounding."""
+        """Whether all results equal those of `jax.jit`, up to rounding."""
         return not any(row.differences for row in self.rows)
 
     def speed_up(self, row: ContestRow) -> float | None:

@@ -1,6 +1,6 @@
-"""`benchmark_levels`: one model from op by op to kernels of one's own, all answers compared.
+"""`benchmark_levels`: one model from op by op to the user's own kernels, all results compared.
 
-How calls are run and compared is known to `_contest`, and how it looks to `_report`.
+`_contest` runs and compares calls, and `_report` shows the figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ _TUNED: Mapping[str, Mapping[str, Option]] = {
     "cpu": {"xla_cpu_prefer_vector_width": 512},
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": True},
 }
-"""By platform what is tried where nobody says otherwise; none elsewhere."""
+"""The options of XLA that are tried by default, by platform; other platforms have none."""
 
 
 def benchmark_levels(
@@ -48,7 +48,7 @@ def benchmark_levels(
     is_quick: bool = False,
     tell: Tell = lambda line: None,
 ) -> LevelsReport:
-    """Run a transformer at each level of compiling, and compare all answers.
+    """Run a transformer at each level of compiling, and compare all results.
 
     The levels: op by op, an example at a time; `jax.jit` at exact shapes; the same compiled ahead;
     an `Exec`; with the attention of this library; with a layer norm and a GELU in Pallas as well;
@@ -56,18 +56,18 @@ def benchmark_levels(
 
     Args:
         config: One of the ready-made transformers.
-        shapes: Sizes such as `"b=2,4 s=50,100"`, of which all combinations run.
+        shapes: Sizes such as `"b=2,4 s=50,100"`; all their combinations run.
         buckets: The strategy of all sizes.
-        options: Of XLA, by name; None: one that may help on this platform.
+        options: XLA's options, by name; None: an option that may help on this platform.
         rounds: How often all calls run once everything is compiled.
         is_quick: Whether a small model runs at small sizes.
-        tell: Takes a line whenever a level is done.
+        tell: Called with a line whenever a level is done.
 
     Returns:
         The figures; `print` them.
 
     Raises:
-        ConfigError: It is no transformer, or an option has a value that cannot work.
+        ConfigError: `config` is not a transformer, or an option has an invalid value.
 
     Example:
         >>> report = benchmark_levels(is_quick=True)  # doctest: +SKIP
@@ -77,7 +77,7 @@ def benchmark_levels(
     from shapeexec.tools.benchmark.levels import _kernels  # noqa: PLC0415 - it imports Pallas
 
     if rounds < 1:
-        raise ConfigError(f"rounds={rounds} is none.", option="rounds", fix="1 or more")
+        raise ConfigError(f"rounds={rounds} is not >= 1.", option="rounds", fix="rounds=3")
     strategy, model = as_strategy(buckets), _transformer_of(config, is_quick=is_quick)
     target, _ = config_target(config, is_quick=is_quick)
     sizes = sizes_of(shapes or (QUICK if is_quick else SHAPES), target.defaults)
@@ -103,7 +103,7 @@ def _transformer_of(config: str, *, is_quick: bool) -> Config:
     model = config_of(config, is_quick=is_quick)
     if model.kind != "transformer":
         raise ConfigError(
-            f"--config {config} is no transformer, and has no attention to exchange.",
+            f"--config {config} is not a transformer, and has no attention to exchange.",
             option="config",
             fix=", ".join(name for name, one in CONFIGS.items() if one.kind == "transformer"),
         )
@@ -139,6 +139,6 @@ def _with_kernels(
 
 
 def _with_options(plain: Exec, calls: Sequence[Args], *, options: Mapping[str, Option]) -> Bucketed:
-    told = ", ".join(f"{name}={value}" for name, value in options.items()) or "none"
+    listed = ", ".join(f"{name}={value}" for name, value in options.items()) or "none"
     run = plain.variant(compiling=Compiling(options=options))
-    return Bucketed("Exec, options", run, calls, note=f"XLA's options: {told}")
+    return Bucketed("Exec, options", run, calls, note=f"XLA's options: {listed}")

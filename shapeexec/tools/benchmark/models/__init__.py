@@ -1,6 +1,6 @@
-"""Ready-made models for benchmarks, written as people write them: no mask for padding in them.
+"""Ready-made models for benchmarks, written as users write them: without masks for padding.
 
-What is measured of them is up to a benchmark.
+Each benchmark decides what it measures.
 """
 
 from shapeexec.tools.benchmark.models._configs import CONFIGS, Config, config_target

@@ -1,6 +1,6 @@
-"""The ready-made models by name: how large they are, and at which sizes they are called.
+"""The ready-made models by name: their widths and depths, and the sizes they are called at.
 
-A further one is one more row of `CONFIGS`.
+To add a model, add a row to `CONFIGS`.
 """
 
 # NumPy's generators have partly unknown types.
@@ -26,12 +26,12 @@ class Config:
     """A ready-made model.
 
     Attributes:
-        kind: Which of `_KINDS`.
-        width: Of its layers.
-        layers: How many.
-        heads: Of attention.
-        shapes: At which it is called, as `--shapes` has them.
-        quick: The same for a run of seconds, whose model is small.
+        kind: A key of `_KINDS`.
+        width: The width of its layers.
+        layers: The number of layers.
+        heads: The number of attention heads.
+        shapes: The sizes that it is called at, in the format of `--shapes`.
+        quick: The sizes for a run of seconds, whose model is small.
     """
 
     kind: str
@@ -61,10 +61,10 @@ class _Kind:
     """A model without its sizes.
 
     Attributes:
-        fn: From a config to the function of parameters and data.
+        fn: Returns for a config the function of parameters and data.
         init: Draws parameters.
-        spec: Of the data.
-        data: From the width to the shape of the data behind the sizes; None: tokens.
+        spec: The spec of the data.
+        data: Returns for a width the static axes of the data; None: the data are tokens.
     """
 
     fn: Callable[[Config], Callable[..., Any]]
@@ -84,10 +84,10 @@ _KINDS = {
 
 
 def config_of(name: str, *, is_quick: bool) -> Config:
-    """A ready-made model; for a run of seconds a small one of its kind.
+    """A ready-made model; if `is_quick`, a small one of its kind.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no model of this name.
     """
     if name not in CONFIGS:
         raise ConfigError(
@@ -104,11 +104,11 @@ def config_target(name: str, *, is_quick: bool = False) -> tuple[Target, str]:
     """A ready-made model with examples of its arguments, and the shapes it is called at.
 
     Args:
-        name: Of `CONFIGS`.
-        is_quick: Whether it is to run for seconds.
+        name: A key of `CONFIGS`.
+        is_quick: Whether to take a small model, which runs for seconds.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no model of this name.
     """
     config = config_of(name, is_quick=is_quick)
     kind = _KINDS[config.kind]

@@ -1,6 +1,6 @@
-"""A convolutional, a recurrent and a plain network, as people write them.
+"""A convolutional, a recurrent and a dense network, as users write them.
 
-`_configs` says how large they are.
+Their sizes are in `_configs`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.

@@ -1,6 +1,6 @@
 """A transformer over tokens, whose attention, layer norm and GELU can be exchanged.
 
-How fast these are is for benchmarks to say.
+It measures nothing.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -19,7 +19,7 @@ TOKENS = 256
 
 
 def causal_attention(query: Array, key: Array, value: Array) -> Array:  # noqa: PLR0917 - operands of a formula
-    """Attention as it is written out, of f32[b, s, heads, size]."""
+    """Causal attention by its formula, of f32[b, s, heads, size]."""
     size = query.shape[1]
     logits = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[3] ** 0.5
     logits = jnp.where(jnp.tril(jnp.ones((size, size), bool)), logits, -jnp.inf)
@@ -39,12 +39,12 @@ def gelu(x: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What of the model may be a kernel.
+    """The parts of the model that may be replaced by kernels.
 
     Attributes:
-        attention: Of query, key and value, f32[b, s, heads, size], to the same; causal.
-        norm: Of f32[..., width] and a scale of that width.
-        gelu: Of f32[..., width].
+        attention: Causal attention of query, key and value, f32[b, s, heads, size] each.
+        norm: Layer norm of f32[..., width] with a scale f32[width].
+        gelu: GELU of f32[..., width].
     """
 
     attention: Callable[..., Array] = causal_attention
@@ -78,12 +78,12 @@ def transformer(*, heads: int, parts: Parts) -> Callable[..., dict[str, Array]]:
     """A function of parameters and tokens, i32[b, s].
 
     Args:
-        heads: How many attention has.
-        parts: Its parts.
+        heads: The number of attention heads.
+        parts: The functions that the model is made of.
     """
 
     def score(params: Params, tokens: Array) -> dict[str, Array]:
-        """The surprise at each next token in nats, f32[b, s - 1], and the mean of what was read."""
+        """The loss of each next token in nats, f32[b, s - 1], and the mean of the final states."""
         x = params["tokens"][tokens]
         for layer in params["layers"]:
             x = x + _attended(layer, parts.norm(x, layer["norm_1"]), heads=heads, parts=parts)

@@ -1,6 +1,6 @@
 """Buckets beside `jax.jit` at exact shapes: `python -m shapeexec benchmark shapes`.
 
-Which models there are is known to `models`.
+The models are in `models`.
 """
 
 from shapeexec.tools.benchmark.shapes._report import ClaimRow, ShapesReport

@@ -1,4 +1,4 @@
-"""The command line of `benchmark shapes`. What is measured, and how, is in `_run`."""
+"""The command line of `benchmark shapes`. `_run` measures."""
 
 import argparse
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from shapeexec.tools.benchmark.models import CONFIGS, config_target
 from shapeexec.tools.benchmark.shapes._run import COMPARED, benchmark_shapes
 
 _ABOUT = f"""\
-Calls of many shapes through jax.jit, which compiles each shape, and through strategies. Each
-contestant begins with nothing compiled; then all take turns. All answers are compared.
+Runs calls of many shapes through jax.jit, which compiles each shape, and through strategies. Each
+contestant begins with nothing compiled; then all take turns. All results are compared.
 
 cold x: how many times as fast as jax.jit, compiles included; warm x: once all is compiled. of peak:
-FLOPs of the unpadded function a second, by those of a large matrix product in the same run. a run:
-arguments, temporaries and results of the largest program, as XLA tells. process: by how much the
-process grew.
+FLOP/s of the unpadded function, divided by the FLOP/s of a large matrix product in the same run.
+a run: arguments, temporaries and results of the largest program, as XLA reports them. process: the
+growth of the process' memory.
 
 {ABOUT}"""
 
@@ -52,10 +52,10 @@ def add_command(names: Any) -> None:
     parser.add_argument(
         "--keep",
         metavar="SYMBOL=STRATEGY",
-        help="of symbols that are not compared, if there are others; default b=pow2",
+        help="strategies of symbols that are not compared, if there are others; default b=pow2",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="once compiled; default 3")
-    parser.add_argument("--quick", action="store_true", help="a small model: seconds, no proof")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds once compiled; default 3")
+    parser.add_argument("--quick", action="store_true", help="a small model, for a run of seconds")
     add_device(parser)
     _output.add_json(parser)
     _output.add_plot(parser)
@@ -95,21 +95,21 @@ def target_of(options: argparse.Namespace) -> tuple[Target, str | None]:
     """The function of a command line, or a ready-made model, and its shapes.
 
     Raises:
-        ConfigError: There is none, or both are asked for.
+        ConfigError: There is no such function or model, or the options name both.
     """
     if options.target is None:
         return config_target(options.config or "small_transformer", is_quick=options.quick)
     if options.config is not None:
         raise ConfigError(
-            f"{options.target} and --config {options.config}: which of both?",
+            f"{options.target} and --config {options.config}: only one of them can run.",
             option="config",
-            fix="name one of them",
+            fix="pass one of them",
         )
     return read_target(options.target, example=options.example), None
 
 
 def _kept(text: str | None, symbols: Mapping[str, int]) -> dict[str, str]:
-    """The strategies of symbols that are not compared; by default that of the batch, if any."""
+    """The strategies of symbols that are not compared; by default `pow2` for a batch axis `b`."""
     if text is None:
         return {"b": "pow2"} if {"b"} < symbols.keys() else {}
     found: dict[str, str] = {}
@@ -117,7 +117,7 @@ def _kept(text: str | None, symbols: Mapping[str, int]) -> dict[str, str]:
         symbol, equals, strategy = item.partition("=")
         if not (symbol and equals and strategy):
             raise ConfigError(
-                f"--keep {item} is no SYMBOL=STRATEGY.", option="keep", fix='--keep "b=pow2"'
+                f"--keep {item} is not SYMBOL=STRATEGY.", option="keep", fix='--keep "b=pow2"'
             )
         if symbol not in symbols:
             raise ConfigError(

@@ -1,6 +1,6 @@
-"""Drawing a run over shapes; the one module of this package that asks for matplotlib.
+"""Draws a run over shapes; the one module of this package that needs matplotlib.
 
-Which figures there are is `_report`'s to say.
+`_report` has the figures.
 """
 
 # matplotlib has partly unknown types.
@@ -21,7 +21,7 @@ def save_plot(report: ShapesReport, path: Path) -> None:
 
     Args:
         report: The figures.
-        path: Where to; its ending says in which format.
+        path: The file to write; its ending sets the format.
     """
     names = [row.name for row in report.rows]
     panels = {

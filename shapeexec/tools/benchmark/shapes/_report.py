@@ -14,13 +14,13 @@ from shapeexec.tools.benchmark._contest import ContestRow
 
 @dataclasses.dataclass(frozen=True)
 class ClaimRow:
-    """What libraries that pad to buckets usually promise, beside what was measured.
+    """A usual claim of libraries that pad to buckets, beside the measurement.
 
     Attributes:
-        claim: The promise.
-        name: The strategy that comes nearest.
-        measured: Its figure.
-        holds: Whether it is kept here.
+        claim: The claim.
+        name: The strategy that comes nearest to it.
+        measured: The figure of that strategy.
+        holds: Whether the claim holds here.
 
     Example:
         >>> ClaimRow("3x as fast, compiles included", "pow2", 3.6, holds=True).holds
@@ -38,10 +38,10 @@ class ShapesReport:
     """Strategies beside `jax.jit` at exact shapes; `print` it.
 
     Attributes:
-        rows: `jax.jit` first.
-        sizes: Of the calls.
-        flops: Of one pass over all calls, unpadded.
-        peak_flops: A second, of a large matrix product in the same run.
+        rows: The contestants, `jax.jit` first.
+        sizes: The sizes of each call.
+        flops: The FLOPs of one pass over all calls, unpadded.
+        peak_flops: The FLOP/s of a large matrix product in the same run.
 
     Example:
         >>> rows = (
@@ -60,7 +60,7 @@ class ShapesReport:
 
     @property
     def are_equal(self) -> bool:
-        """Whether all answers are those of `jax.jit`, up to rounding."""
+        """Whether all results equal those of `jax.jit`, up to rounding."""
         return not any(row.differences for row in self.rows)
 
     def speed_up(self, row: ContestRow, *, is_cold: bool = True) -> float:
@@ -79,13 +79,13 @@ class ShapesReport:
         return (exact.warm_seconds or 0.0) / (row.warm_seconds or 1.0)
 
     def utilisation(self, row: ContestRow) -> float:
-        """Compute what share of the device's peak the work of a contestant is.
+        """Compute the share of the device's peak that a contestant reaches.
 
         Args:
             row: The contestant.
 
         Returns:
-            FLOPs of the unpadded function a second, by those of the matrix product.
+            FLOP/s of the unpadded function, divided by the FLOP/s of the matrix product.
         """
         return self.flops / (row.warm_seconds or math.inf) / self.peak_flops
 
@@ -109,7 +109,7 @@ class ShapesReport:
         promised = [["usual claim", "nearest", "measured", "holds"], *map(_promise, self.claims())]
         sources = [f"{row.name}: {row.source}" for row in self.rows[1:]]
         wrong = [f"{row.name} differs at {text}" for row in self.rows for text in row.differences]
-        told = "all answers equal" if self.are_equal else f"{len(wrong)} answers differ"
+        verdict = "all answers equal" if self.are_equal else f"{len(wrong)} answers differ"
         lines = [
             f"{len(self.sizes)} shapes, {self.flops:.3g} FLOPs without padding; a matrix product "
             f"runs {self.peak_flops:.3g} a second",
@@ -117,7 +117,7 @@ class ShapesReport:
             *grid_lines(promised, ("usual claim", "nearest", "holds")),
             *sources,
             *wrong,
-            told,
+            verdict,
         ]
         return "\n".join(lines)
 

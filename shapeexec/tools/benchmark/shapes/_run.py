@@ -1,6 +1,6 @@
-"""`benchmark_shapes`: strategies beside `jax.jit`, and the peak that their work is measured by.
+"""`benchmark_shapes`: strategies beside `jax.jit`, and the device's peak that they are measured by.
 
-How calls are run and compared is known to `_contest`, and how it looks to `_report`.
+`_contest` runs and compares calls, and `_report` shows the figures.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -45,25 +45,25 @@ def benchmark_shapes(
     rounds: int = 3,
     tell: Tell = lambda line: None,
 ) -> ShapesReport:
-    """Run calls of many shapes through `jax.jit` and through strategies, and compare all answers.
+    """Run calls of many shapes through `jax.jit` and through strategies, and compare all results.
 
     Each contestant begins with nothing compiled, one after the other; then they take turns.
 
     Args:
         run: The function, its specs and its options.
         calls: The positional arguments of each call, no two of one shape.
-        compare: Strategies, as texts: those of `Exec(buckets=)`, and `"fit:16"` for buckets that
-            `sx.fit` finds for these shapes.
+        compare: Strategies as texts: as `Exec(buckets=)` takes them, or `"fit:16"` for buckets
+            that `sx.fit` finds for these shapes.
         keep: Strategies of symbols that are not compared, such as `{"b": "pow2"}`; symbols that
             `run` does not have are ignored.
         rounds: How often all calls run once everything is compiled.
-        tell: Takes a line whenever a contestant is done.
+        tell: Called with a line whenever a contestant is done.
 
     Returns:
         The figures; `print` them.
 
     Raises:
-        ConfigError: There are no calls, no axis that changes, or one of `compare` is no strategy.
+        ConfigError: There are no calls, no axis changes, or an item of `compare` is not a strategy.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -103,7 +103,7 @@ def _bucketed(
     sizes: Sequence[Sizes],
     keep: Mapping[str, str],
 ) -> list[Bucketed]:
-    """An Exec for each strategy; what is fitted is fitted for all symbols, also those of `keep`."""
+    """An Exec for each strategy; `fit` chooses buckets for all symbols, also for `keep`'s."""
 
     def fitted(graphs: int) -> dict[str, Strategy]:
         model, speed = run.cost_model(*calls[0]), speed_of(_compat.default_device())
@@ -120,7 +120,7 @@ def _bucketed(
 
 
 def peak_flops() -> float:
-    """The FLOPs a second of a large matrix product, f32 at JAX's default precision.
+    """The FLOP/s of a large matrix product, f32 at JAX's default precision.
 
     It is measured where the calls run: on JAX's default device.
     """

@@ -1,6 +1,6 @@
 """The rivals: each module here is one, and its `rival` is a `Contestant`.
 
-Which problems they are given, and how they are timed, is known to `_run`.
+`_run` knows which problems they are given, and times them.
 """
 
 import importlib

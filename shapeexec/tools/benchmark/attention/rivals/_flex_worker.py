@@ -1,7 +1,8 @@
 """FlexAttention in a process of its own: compiles and times what its input asks for, line by line.
 
-Run by path, so that it imports torch and NumPy and nothing of JAX or of this library. Each line of
-the input is a request and each of the output its answer, both JSON; `flex_attention` says which.
+It is run by its path, so that it imports torch and NumPy but neither JAX nor this library. Each
+line of the input is a request, and each line of the output its answer, both JSON; `flex_attention`
+sends them.
 """
 
 # The rivals are not installed here, so their types are unknown.
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports] - the worker has a Python of its own
-from torch.nn.attention import flex_attention  # pyright: ignore[reportMissingImports] - likewise
+from torch.nn.attention import flex_attention  # pyright: ignore[reportMissingImports] - as above
 
 Tensor = Any
 _QUEUE = 0.03  # seconds
@@ -98,9 +99,9 @@ def _read(directory: str, dtype: str) -> tuple[Tensor, ...]:
 
 
 def _mask(request: dict[str, Any]) -> Callable[..., Tensor] | None:
-    """What is allowed, written as its users write it: one closure for each kind of mask.
+    """The mask function as users of FlexAttention write it: one closure for each kind of mask.
 
-    Windows and documents are causal; were one not, the comparison with the formula would tell.
+    Windows and documents are taken as causal; the comparison with the formula checks that.
     """
     window = request["window"]
     if request["tiles"] is not None:
@@ -177,7 +178,7 @@ def _graph(call: Callable[[], Any], length: int) -> float:
 def main() -> None:
     """Answer until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print must not mix with answers
     for name, most in (("recompile_limit", 512), ("accumulated_recompile_limit", 4096)):
         setattr(torch._dynamo.config, name, most)
     worker = Worker()

@@ -1,6 +1,6 @@
-"""`jax.nn.dot_product_attention`, which two rivals are: it has two implementations.
+"""`jax.nn.dot_product_attention`: two rivals are its two implementations.
 
-On which devices they run is known to the rivals.
+Each rival knows the devices that it runs on.
 """
 
 # The rivals are not installed here, so their types are unknown.
@@ -22,7 +22,7 @@ Array = Any
 def attention(
     implementation: Literal["cudnn", "xla"], problem: Problem
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The function for a problem, and its arrays: what `jax.nn` has no name for is made dense."""
+    """The function for a problem, and its arrays; masks that `jax.nn` lacks are made dense."""
     pattern, length = problem.pattern, problem.shape.length
     attend = functools.partial(
         jax.nn.dot_product_attention,

@@ -1,6 +1,6 @@
 """FlashAttention 3: its CUDA kernels as calls of XLA, from the package dew-flash-attn-cu13.
 
-How it is timed is known to `_run`.
+`_run` times it.
 """
 
 # The rivals are not installed here, so their types are unknown.
@@ -21,14 +21,14 @@ from shapeexec.tools.benchmark.attention._problems import Problem
 Array = Any
 
 MODULE = "dew_flash_attn"
-"""What the package is imported as; 0.3.6 has neither split keys nor paged caches."""
+"""The import name of the package; its version 0.3.6 has neither split keys nor paged caches."""
 
 
 def _absence() -> str | None:
     if importlib.util.find_spec(MODULE) is None:
         return "not installed (dew-flash-attn-cu13)"
     if jax.default_backend() != "gpu":
-        return "it needs an NVIDIA GPU of Hopper's kind"
+        return "it needs an NVIDIA Hopper GPU"
     return None
 
 

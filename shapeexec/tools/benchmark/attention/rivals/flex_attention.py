@@ -1,7 +1,7 @@
 """FlexAttention of torch, compiled, with its own block masks of 128 by 128.
 
 Processes of their own run it (`_flex_worker`), so that many compile at once. Each keeps what it
-compiled and times it when it is told to, while the others wait.
+compiled and times it on request, while the others wait.
 """
 
 # The rivals are not installed here, so their types are unknown.
@@ -35,14 +35,14 @@ from shapeexec.tools.benchmark.attention._problems import Cell, Pattern, Shape
 from shapeexec.tools.benchmark.attention._reference import slopes
 
 SCRIPT = Path(__file__).with_name("_flex_worker.py")
-"""What a worker runs."""
+"""The script that each worker runs."""
 
 _PATIENCE = 150.0
-"""Seconds in which a worker must answer."""
+"""Seconds within which a worker must answer."""
 
 
 class WorkerError(Exception):
-    """A worker says that it failed, or says nothing any more."""
+    """A worker reports a failure, or does not answer."""
 
 
 class _Worker:
@@ -54,7 +54,7 @@ class _Worker:
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(SCRIPT)],  # its folder is no place for modules
+                [sys.executable, "-P", str(SCRIPT)],  # -P: no imports from the script's folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -106,7 +106,7 @@ class _Workers:
         self._shape: Shape | None = None
 
     def of_kind(self, kind: Any) -> _Worker:
-        """The worker for programs of a kind; kinds go round."""
+        """The worker for programs of a kind; kinds are assigned to workers in turn."""
         number = self._kinds.setdefault(kind, len(self._kinds))
         return self._workers[number % len(self._workers)]
 
@@ -119,7 +119,7 @@ class _Workers:
             self._shape = shape
 
     def elements(self, pattern: Pattern, length: int) -> str | None:
-        """The file with the pairs of a pattern that has an array of them; too much for a line."""
+        """The file with a pattern's array of pairs, which is too large for a request; or None."""
         if pattern.pair_share is None:
             return None
         path = self.directory / f"{pattern.name}.{length}.npy"
@@ -185,7 +185,7 @@ class FlexAttention:
         return future
 
     def measure(self, cell: Cell, check: Callable[[Mapping[str, np.ndarray]], None]) -> Measurement:
-        """See `Contestant`. The device's account is that of a CUDA graph of several calls."""
+        """See `Contestant`. The device's time is measured for a CUDA graph of several calls."""
         worker, future, path = self._compiling.pop(cell)
         seconds = future.result()["seconds"]
         with np.load(path) as file:

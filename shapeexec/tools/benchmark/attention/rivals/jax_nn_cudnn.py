@@ -1,6 +1,6 @@
 """cuDNN's fused attention, through `jax.nn`.
 
-How arguments become those of `jax.nn` is in `_jax_nn`.
+`_jax_nn` makes the arguments.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""What XLA makes of the formulas, through `jax.nn`: all pairs, masked.
+"""The formulas compiled by XLA, through `jax.nn`: all pairs are computed, and masked.
 
-How arguments become those of `jax.nn` is in `_jax_nn`.
+`_jax_nn` makes the arguments.
 """
 
 import functools
