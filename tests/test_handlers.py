@@ -84,7 +84,6 @@ def test_what_needs_a_reason_is_found(source, lines):
 WITHOUT_VALUE = {
     "sow_weights=True asks": "the first line holds the argument, and it has one value only",
     "attention cannot use an einsum": "the function that Flax hands over has no name of the user's",
-    "attention has no second": "JAX asks for it, and has no line of the user's at that time",
     "mosaic_tpu cannot run this": "`why` names the part of the mask",
     "sizes is empty": "the value is empty",
     "buckets is empty": "the value is empty",

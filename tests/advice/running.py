@@ -220,7 +220,7 @@ ROWS = [
         "validation",
         sx.ConfigError,
         lambda: sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=0),
-        "at least 1",
+        "rounds=5",
         lambda told: len(sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=1).sizes),
         lambda: 1,
     ),
