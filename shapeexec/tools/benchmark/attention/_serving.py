@@ -10,6 +10,7 @@ compared with the formula before they are timed; `_clock` times the programs.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     in_one_line,
 )
 from shapeexec.tools.benchmark.attention._finding import Finding
+from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
 from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
 from shapeexec.tools.benchmark.attention.rivals import flash_attention_3
 
@@ -254,28 +256,35 @@ def decode(*_: Sequence[Any]) -> Iterator[Finding]:
 
 
 def short(*_: Sequence[Any]) -> Iterator[Finding]:
-    """Short sequences, beside the best rival."""
+    """Short sequences, forward and with backward, beside the best rival."""
     on_gpu = jax.default_backend() == "gpu"
     for call in _SHORT if on_gpu else _ON_A_CPU[1]:
         arguments = call.arguments()
         call.check(arguments, arguments)
-        mine = _microseconds(call.ours, arguments)
-        yield from _against_rivals("short", call, arguments=arguments, mine=mine)
+        for passes in PASSES:
+            mine = _microseconds(call.ours, arguments, passes=passes)
+            yield from _against_rivals("short", call, arguments=arguments, mine=mine, passes=passes)
 
 
 def _against_rivals(
-    study: str, call: _Call, *, arguments: tuple[Array, ...], mine: float
+    study: str,
+    call: _Call,
+    *,
+    arguments: tuple[Array, ...],
+    mine: float,
+    passes: Pass = "forward",
 ) -> Iterator[Finding]:
     times: dict[str, float] = {}
+    case = call.name if passes == "forward" else f"{call.name}, {passes}"
     for rival in _OF_JAX:
         try:
-            times[rival] = _microseconds(call.theirs(rival), arguments)
+            times[rival] = _microseconds(call.theirs(rival), arguments, passes=passes)
         except (ValueError, RuntimeError) as error:  # jax.nn raises these where it refuses a call
             reason = f"jax.nn with {rival}: {in_one_line(error)}"
-            yield Finding(study, call.name, "us", mine, None, reason)
+            yield Finding(study, case, "us", mine, None, reason)
     if times:
         best = min(times, key=lambda rival: times[rival])
-        yield Finding(study, call.name, "us", mine, times[best], f"of jax.nn with {best}")
+        yield Finding(study, case, "us", mine, times[best], f"of jax.nn with {best}")
 
 
 def _absent() -> Iterator[Finding]:
@@ -304,15 +313,32 @@ def _against_flash(call: _Call, *, arguments: tuple[Array, ...], mine: float) ->
             yield Finding("decode", call.name, "us", mine, theirs, f"of {name}")
 
 
-def _microseconds(attend: Callable[..., Array], arguments: tuple[Array, ...]) -> float:
+def _microseconds(
+    attend: Callable[..., Array], arguments: tuple[Array, ...], *, passes: Pass = "forward"
+) -> float:
     """The microseconds of one of several chained calls, by the host's clock."""
+    chained = _chained if passes == "forward" else _chained_gradients
+    program = compiled(functools.partial(chained, attend), arguments)
+    return 1e3 * clock(program.call, arguments).wall / _CHAINED
 
-    def chained(q: Array, *rest: Array) -> Array:
-        for _ in range(_CHAINED):
-            q = attend(q, *rest)
-        return q
 
-    return 1e3 * clock(compiled(chained, arguments).call, arguments).wall / _CHAINED
+def _chained(attend: Callable[..., Array], q: Array, *rest: Array) -> Array:
+    """The queries of each call are the result of the one before."""
+    for _ in range(_CHAINED):
+        q = attend(q, *rest)
+    return q
+
+
+def _chained_gradients(  # noqa: PLR0917 - operands of attention
+    attend: Callable[..., Array], q: Array, k: Array, v: Array, *rest: Array
+) -> tuple[Array, list[Any]]:
+    """The queries of each call are the gradient of the ones before."""
+    d_out, others = q, []
+    for _ in range(_CHAINED):
+        _, pull = jax.vjp(lambda *operands: attend(*operands, *rest), q, k, v)
+        q, *gradients = pull(d_out)
+        others.append(gradients)  # results of the program, or XLA would leave them out
+    return q, others
 
 
 def _bandwidth() -> float:
