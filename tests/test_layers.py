@@ -124,7 +124,7 @@ def test_buckets_know_nothing_of_jax(path):
 DOORS = {
     "attention": """
         _call_lists backends._base backends._device backends._kept backends._registry
-        backends._tuning backends.mosaic_gpu._semantics
+        backends._tuning
     """,
     "bucketing": "_checks _fit _fit_joint _fitted _improve _laws _requests",
     "execution": """

@@ -45,7 +45,6 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
     unpacked,
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
-from shapeexec.attention.backends.mosaic_gpu._semantics import semantics
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
@@ -175,7 +174,6 @@ class MosaicGpu:
             rule=rule_of(mask, modifier),
             programs=_device.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
-            semantics=semantics(),
         )
         return _Prepared(config, work, jax.tree.leaves((mask, modifier)))
 
@@ -239,7 +237,8 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     of_lists = xp.broadcast_to(counts[..., 0], (batch, heads)).reshape(-1)
     longest = work.by_query.tiles.shape[-1]
     programs = min(config.programs, batch * heads * longest)
-    shares, parts = share(of_lists, longest=longest, programs=programs)
+    alike = heads if counts.shape[1] == 1 else 1
+    shares, parts = share(of_lists, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     results = _few.forward_of_few(
         config,

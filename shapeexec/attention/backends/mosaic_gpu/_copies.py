@@ -46,20 +46,41 @@ def copy_in_valid(
         landed: A barrier that only this warpgroup uses.
         valid: The number of valid rows; it may exceed the number of rows.
     """
-    rows, columns = shared.shape
+    begin_copy_in_valid(ref, at, shared, ready, landed, valid)
+    end_copy_in_valid(shared, ready, landed, valid)
 
-    def clear() -> None:
-        copy_in(ref, at, shared, landed)
+
+def begin_copy_in_valid(
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
+) -> None:
+    """The first half of `copy_in_valid`, which does not wait."""
+    is_whole = valid >= shared.shape[0]
+    lax.cond(
+        is_whole,
+        lambda: copy_in(ref, at, shared, ready),
+        lambda: copy_in(ref, at, shared, landed),
+    )
+
+
+def end_copy_in_valid(shared: Ref, ready: Ref, landed: Ref, valid: Array) -> None:
+    """The second half of `copy_in_valid`: wait for the copy, and clear rows, if there are any."""
+    rows, columns = shared.shape
+    across = columns // _BLOCK
+
+    @pl.when(valid < rows)
+    def _() -> None:
         plgpu.barrier_wait(landed)
-        for row in range(0, rows, _BLOCK):
-            for column in range(0, columns, _BLOCK):
-                block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
-                value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
-                block[...] = clear_rows(valid - row, value)
+
+        # A loop, since each copy of its body takes time to compile.
+        @pl.loop(0, rows // _BLOCK * across)
+        def _(i: Array) -> None:
+            row, column = lax.div(i, across) * _BLOCK, lax.rem(i, across) * _BLOCK
+            block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
+            value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
+            block[...] = clear_rows(valid - row, value)
+
         plgpu.commit_smem()
         plgpu.barrier_arrive(ready)
-
-    lax.cond(valid < rows, clear, lambda: copy_in(ref, at, shared, ready))
 
 
 def copy_out(shared: Ref, ref: Ref, at: tuple[Any, ...]) -> None:

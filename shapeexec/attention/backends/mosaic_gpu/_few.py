@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature
-from shapeexec.attention.backends.mosaic_gpu import _ring, _semantics
+from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -32,9 +32,16 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     vector,
 )
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, at_or_0
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    SUMS,
+    TILE,
+    Item,
+    Packing,
+    at_or_0,
+)
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 MOST_ROWS = 2 * ROWS
@@ -144,13 +151,12 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
     vectors = sparsity.column_dtypes(config, side="query")
     of_rows = plgpu.SMEM((readers, ROWS), jnp.float32)
-    of_sums = _semantics.of_sums(config.semantics)
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
         # 0 * padding may be NaN, so clear values behind the valid length.
         "values": ring(form.steps[1], rows=rows, columns=value_columns, clears=True),
-        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=of_sums),
+        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=SUMS),
         "of_rows": [of_rows for _ in config.weights.empty_statistics],
     }
     if config.interpret is None:
@@ -303,14 +309,18 @@ class _Kernel:
         tiles = self.sparsity.lists.tiles
         at = (*at_or_0(tiles, item.batch, item.head), 0)
 
-        def step(i: Array, _: None) -> None:
+        def step(i: Array, owed: Owed) -> Owed:
+            # Backwards: the last piece may need clearing, which then holds up no copy.
             pieces = jnp.int32(self._pieces)
-            tile = tiles[(*at, segment.first + lax.div(i, pieces))]
-            first = tile * TILE + lax.rem(i, pieces) * self.keys.rows
+            i_tile, i_piece = lax.div(i, pieces), lax.rem(i, pieces)
+            tile = tiles[(*at, segment.first + segment.count - 1 - i_tile)]
+            first = tile * TILE + i_piece * self.keys.rows
             self.keys.send(key, first, ring + i)
-            self.values.send(value, first, ring + i)
+            self.values.settle(owed)
+            return self.values.send_early(value, first, ring + i)
 
-        lax.fori_loop(0, segment.count * self._pieces, step, None)
+        owed = self.values.nothing_owed()
+        self.values.settle(lax.fori_loop(0, segment.count * self._pieces, step, owed))
 
     def drain(self, number: Array, ring: Array) -> None:
         """Wait until all operands are read; for the arguments see the results of `walk`."""
@@ -348,7 +358,8 @@ class _Kernel:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""
         products, shape = self.products, (ROWS, self.keys.rows)
         rule = self.elements.of_item(segment.item, self.warpgroup * ROWS, ROWS)
-        full = (segment.item.full - segment.first) * self._pieces
+        # The pieces come backwards, so those with a mask are first.
+        partial = (segment.first + segment.count - segment.item.full) * self._pieces
 
         def step(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             place = self.keys.receive(ring + i)
@@ -359,7 +370,7 @@ class _Kernel:
 
             scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
             masked = functools.partial(rule.masked, self.keys.begins, place)
-            scores = lax.cond(i >= full, masked, lambda x: x, scores)
+            scores = lax.cond(i < partial, masked, lambda x: x, scores)
             self.keys.release(ring + i)
             weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
             so_far = products.read(total)

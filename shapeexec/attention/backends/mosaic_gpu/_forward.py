@@ -14,7 +14,8 @@ arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     TILE,
@@ -38,6 +39,9 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
+import os
+
+ONE = os.environ.get("ONE_F") == "1"
 _STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
@@ -150,24 +154,31 @@ class _Kernel:
             lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
         )
 
-    def stream(self, item: Item, start: Array) -> Array:
-        """Send an item's keys and values; return the ring position of the next item's."""
+    def stream(self, item: Item, start: Array, look_up: Callable[[], Any]) -> tuple[Array, Any]:
+        """Send an item's keys and values; see `Kernel.stream`."""
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
-        sources = [
+        key, value = (
             Source(ref, item.batch, head, length, vectors)
             for ref, vectors in ((self.k, columns), (self.v, []))
-        ]
+        )
 
-        def step(i: Array, _: None) -> None:
+        def step(i: Array, owed: Owed) -> Owed:
             first = self.block.queue.table.first_column(item, i, self.keys.rows)
-            for one, source in zip((self.keys, self.values), sources, strict=True):
-                one.send(source, first, start + i)
+            self.keys.send(key, first, start + i)
+            self.values.settle(owed)
+            return self.values.send_early(value, first, start + i)
 
+        # If all of an item fits into the rings, nothing is waited for before it is on its way. If
+        # not, the next item is looked up first, or it would be late.
+        fits = self.block.queue.table.longest * TILE <= self.keys.steps * self.keys.rows
+        following = None if fits else look_up()
         count = item.pieces(self.keys.rows)
-        lax.fori_loop(0, count, step, None)
-        return start + count
+        owed = lax.fori_loop(0, count, step, self.values.nothing_owed())
+        following = look_up() if fits else following
+        self.values.settle(owed)
+        return start + count, following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose keys begin at ring position `start`; return the next item's."""
@@ -314,7 +325,15 @@ class _ItemSoftmax:
             last = values.receive(position - 1)
             products.add(total, softmax.weights, values.tiles.at[last])
             scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
-            scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
+            if is_partial is None:
+                scores = lax.cond(
+                    i >= self.full,
+                    lambda x: self.rule.masked(keys.begins, place, x),
+                    lambda x: x,
+                    scores,
+                )
+            else:
+                scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
             keys.release(position)
             return self._weigh(scores, softmax.largest, softmax.weight)
 
@@ -331,6 +350,15 @@ class _ItemSoftmax:
         """The softmax of all pieces but the first; full ones come before partial ones."""
         values, products = self.kernel.values, self.kernel.block.products
         step = functools.partial(self._step, total=total)
+        if ONE:
+            softmax = lax.fori_loop(
+                1, self.count, functools.partial(step, is_partial=None), softmax
+            )
+            last = values.receive(self.start + self.count - 1)
+            products.add(total, softmax.weights, values.tiles.at[last])
+            result = products.read(total)
+            values.release(self.start + self.count - 1)
+            return _Sums(result, softmax.largest, softmax.weight)
         softmax = lax.fori_loop(1, self.full, functools.partial(step, is_partial=False), softmax)
         begin = jnp.maximum(self.full, 1)
         partial = functools.partial(step, is_partial=True)

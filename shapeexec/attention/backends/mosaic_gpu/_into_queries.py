@@ -22,7 +22,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
-from shapeexec.attention.backends.mosaic_gpu import _semantics
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
@@ -32,7 +31,14 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     clear_rows,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    SUMS,
+    TILE,
+    WARPGROUPS,
+    WIDE,
+    Item,
+)
 
 _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
@@ -210,10 +216,9 @@ def into_queries(
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `IntoQueries` needs, by the names of its attributes."""
     half = config.columns[0] // WARPGROUPS
-    of_sums = _semantics.of_sums(config.semantics)
     return {
         "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32, transforms=of_sums),
+        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32, transforms=SUMS),
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }

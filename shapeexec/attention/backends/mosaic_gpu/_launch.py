@@ -26,7 +26,6 @@ from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule
-from shapeexec.attention.backends.mosaic_gpu._semantics import Semantics, parameters
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     WARPGROUPS,
@@ -47,14 +46,12 @@ class Config:
         rule: The static part of mask and bias.
         programs: The number of programs that run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
-        semantics: How Mosaic lowers the kernels.
     """
 
     signature: Signature
     rule: Rule
     programs: int
     interpret: Any = None
-    semantics: Semantics = "warpgroup"
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -178,9 +175,10 @@ def launch(
     """
     programs = min(config.programs, total)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
-    if config.interpret is None:
+    # Where items are alike programs take turns: the counter takes as long as a tile.
+    if config.interpret is None and inputs["sparsity"].lists.tiles.shape[3] > 1:
         inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
-    else:
+    if config.interpret is not None:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
         scratch["pool"] = pool
 
@@ -221,7 +219,10 @@ def start(
         grid_names=("program",),
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(approx_math=True, **parameters(config.semantics)),
+        # By lane Mosaic need not infer layouts, which took half the time of lowering.
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
+        ),
         **({} if config.interpret is None else {"interpret": config.interpret}),
     )(*flat)
 
@@ -259,8 +260,12 @@ class Kernel(Protocol):
         """Start the copies that a slot holds."""
         ...
 
-    def stream(self, item: Item, start: Any) -> Any:
-        """Start the copies into the rings from `start` on; return where the next item's begin."""
+    def stream(self, item: Item, start: Any, look_up: Callable[[], Any]) -> tuple[Any, Any]:
+        """Start the copies into the rings from `start` on.
+
+        Returns:
+            Where the next item's begin, and what `look_up` returned.
+        """
         ...
 
     def attend(self, item: Item, slot: Array, start: Any) -> Any:

@@ -169,9 +169,10 @@ class _Kernel:
         copy_in(self.v, at, self.values.at[slot], ready)
         self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
-    def stream(self, item: Item, start: Array) -> Array:
-        """Send the queries of each head; return where the next item's begin."""
-        return self._each_head(item, start, self._stream_head)
+    def stream(self, item: Item, start: Array, look_up: Callable[[], Any]) -> tuple[Array, Any]:
+        """Send the queries of each head; see `Kernel.stream`."""
+        following = look_up()  # while the keys and values are on their way
+        return self._each_head(item, start, self._stream_head), following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose queries begin at `start`; return where the next item's begin."""

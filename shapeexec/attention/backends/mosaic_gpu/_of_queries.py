@@ -12,6 +12,7 @@ gradient would cost more. Code shared with the kernel for keys is in `_gradients
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,6 +37,9 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
+import os
+
+ONE = os.environ.get("ONE_Q") == "1"
 _SHAPE = (ROWS, PIECE)
 _PIECES = TILE // PIECE  # pieces per tile, which is also the number of warpgroups
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
@@ -158,8 +162,11 @@ class _Kernel:
             at = ref.at[item.batch, item.head, of_item]
             plgpu.copy_gmem_to_smem(at, shared.at[slot], ready)
 
-    def stream(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Send the output, keys and values; return where the next item's begin."""
+    def stream(
+        self, item: Item, start: tuple[Array, Array], look_up: Callable[[], Any]
+    ) -> tuple[tuple[Array, Array], Any]:
+        """Send the output, keys and values; see `Kernel.stream`."""
+        following = look_up()  # while the queries are on their way
         at_key, at_value = start
         output = Source(self.out, item.batch, item.head, item.query_length)
         for piece in range(_PIECES):
@@ -174,7 +181,7 @@ class _Kernel:
             self.values.send(value, first, at_value + _PIECES + i)
 
         lax.fori_loop(0, item.pieces(PIECE), step, None)
-        return self._behind(item, start)
+        return self._behind(item, start), following
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
         count = item.pieces(PIECE)
@@ -259,7 +266,15 @@ class _Kernel:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
                 score = rule.biased(self.keys.begins, place, products.read(scores, pending=1))
-                score = rule.masked(self.keys.begins, place, score) if partial else score
+                if partial is None:
+                    score = lax.cond(
+                        i >= full,
+                        lambda x: rule.masked(self.keys.begins, place, x),
+                        lambda x: x,
+                        score,
+                    )
+                else:
+                    score = rule.masked(self.keys.begins, place, score) if partial else score
                 weight = self.config.weights.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
@@ -272,6 +287,9 @@ class _Kernel:
             return begins
 
         full, count = item.full_pieces(PIECE), item.pieces(PIECE)
+        if ONE:
+            lax.fori_loop(0, count, functools.partial(step, partial=None), jnp.int32(0))
+            return products.read(total)
         last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
         lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)

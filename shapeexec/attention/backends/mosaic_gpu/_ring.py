@@ -9,7 +9,7 @@ arrived at its barrier. The callers choose the tiles.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -17,7 +17,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._copies import (
+    begin_copy_in_valid,
+    copy_in,
+    end_copy_in_valid,
+)
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
 
@@ -56,7 +60,16 @@ class Stream:
 
     def send(self, source: "Source", first: Array, position: Array) -> None:
         """Start the copies of a piece as soon as its place is free."""
-        place = self.place(position)
+        self.settle(self.send_early(source, first, position))
+
+    def send_early(self, source: "Source", first: Array, position: Array) -> "Owed":
+        """Start the copies of a piece, and leave clearing its rows to `settle`.
+
+        Nothing else may be sent that needs clearing before that. If a piece is sent meanwhile, two
+        places at least are needed, for its place may be free only when the piece before the last
+        one has been read.
+        """
+        place, valid = self.place(position), source.length - first
         pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
         # Kept here: reading it from device memory again would stall the warpgroups that compute.
         self.begins[place] = first
@@ -67,7 +80,18 @@ class Stream:
         if self.landed is None:
             copy_in(source.ref, at, *to)
         else:
-            copy_in_valid(source.ref, at, *to, self.landed, source.length - first)
+            begin_copy_in_valid(source.ref, at, *to, self.landed, valid)
+        return Owed(position, valid)
+
+    def nothing_owed(self) -> "Owed":
+        """What `settle` has nothing to do for."""
+        return Owed(jnp.int32(0), jnp.int32(self.rows))
+
+    def settle(self, owed: "Owed") -> None:
+        """Clear the rows of a piece behind the valid length, when its copy has arrived."""
+        if self.landed is not None:
+            place = self.place(owed.position)
+            end_copy_in_valid(self.tiles.at[place], self.ready.at[place], self.landed, owed.valid)
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece, and return its place."""
@@ -89,6 +113,18 @@ class Stream:
     def place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
+
+
+class Owed(NamedTuple):
+    """A piece whose rows behind the valid length may have to be cleared yet. All i32[].
+
+    Attributes:
+        position: The position of the piece in its stream.
+        valid: The number of its valid rows; if it has no more, nothing is to be cleared.
+    """
+
+    position: Array
+    valid: Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Programs:
         ready: A barrier for each slot: the first operands of the slot's item have arrived.
         free: A barrier for each slot: the slot's item has been computed.
         copies: The number of copies that arrive at `ready` for an item.
-        counter, word: See `take`; None in the interpreter.
+        counter, word: See `take`; None: programs take turns.
     """
 
     table: Table
@@ -63,7 +63,8 @@ class Programs:
 
         Args:
             begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
-            stream: stream(item, ring) starts the other copies and returns the next ring position.
+            stream: stream(item, ring, look_up) starts the other copies and returns the next ring
+                position, and what look_up() returned: the next item, which takes microseconds.
             start: The first position in the ring; or a tuple, for several rings.
 
         Returns:
@@ -74,10 +75,13 @@ class Programs:
             item, taken, ring, number = carry
             slot = self._post(item, taken)
             begin(item, slot)
-            # The next item is looked up while this one's copies are in flight.
-            number = self._next(number)
-            following = self.table.item(number)
-            return following, taken + 1, stream(item, ring), number
+
+            def look_up() -> tuple[Item, Array]:
+                following = self._next(number)
+                return self.table.item(following), following
+
+            ring, (following, number) = stream(item, ring, look_up)
+            return following, taken + 1, ring, number
 
         ring = jax.tree.map(jnp.int32, start)
         start = (self.table.item(self.me), jnp.int32(0), ring, self.me)

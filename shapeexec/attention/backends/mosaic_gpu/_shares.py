@@ -52,7 +52,7 @@ class Shares:
         return xp.where(end > begin, (end - 1) // size - begin // size + 1, 0)
 
 
-def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
+def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
     """Equal shares, and the most programs that attend to one list.
 
     If counts are traced, the second result is an upper bound, and a list among shorter ones gets at
@@ -62,9 +62,11 @@ def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
         counts: The number of tiles in each list, i32[lists].
         longest: The most tiles that a list can have.
         programs: The number of shares.
+        alike: Lists come in groups of as many, which are equally long.
     """
     among_alike = -(-len(counts) * longest // programs)
-    parts = 2 * -(-longest // among_alike) + 1
+    # If all lists but one group are empty, that group has the programs to itself.
+    parts = min(2 * -(-longest // among_alike) + 1, programs // alike + 2)
     # A list of `longest` tiles has one part more than whole shares fit into it.
     least = -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)

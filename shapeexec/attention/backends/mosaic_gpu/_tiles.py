@@ -16,6 +16,8 @@ WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
 WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # the layout of tiles that products read
+# The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
+SUMS = (_TRANSFORMS[0]((8, 32)), _TRANSFORMS[1](128))
 
 
 class ListRefs(NamedTuple):
@@ -99,6 +101,11 @@ class Table(NamedTuple):
     def rows(self) -> int:
         """The number of rows in a head."""
         return self.lists.counts.shape[2]
+
+    @property
+    def longest(self) -> int:
+        """The most tiles of a row."""
+        return self.lists.tiles.shape[3]
 
     def item(self, number: Array) -> Item:
         """Item `number`: example by example, head by head, in a head the longest row first.

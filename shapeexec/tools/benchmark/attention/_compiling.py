@@ -73,9 +73,6 @@ def compile_times(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
             found: dict[str, _Stages] = {}
             for one in contestants:
                 found[one.name] = _stages(one, cell)
-                if one.name == "mosaic_gpu" and found[one.name].lower is not None:
-                    with _by_lane():
-                        found[f"{one.name} by lane"] = _stages(one, cell)
         yield from _told(cell, found)
 
 
@@ -152,17 +149,6 @@ def _in_half_precision(cell: Cell) -> Cell:
 def _as_on_a_hopper() -> Generator[None]:
     mesh = AbstractMesh((), (), abstract_device=_HOPPER)
     with jax.sharding.use_abstract_mesh(mesh), _device.assumed(_device.HOPPER):
-        yield
-
-
-@contextlib.contextmanager
-def _by_lane() -> Generator[None]:
-    from shapeexec.attention.backends.mosaic_gpu import (  # noqa: PLC0415 - it imports Pallas
-        _semantics,
-    )
-
-    jax.clear_caches()
-    with _semantics.using("lane"):
         yield
 
 
