@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 
 from shapeexec.attention._arguments import (
     check_arrays,
+    check_density,
     checked_bias,
     checked_lengths,
     checked_pages,
@@ -29,7 +30,7 @@ from shapeexec.attention._arguments import (
     with_batch,
 )
 from shapeexec.attention._call import Call, Operands, key_size
-from shapeexec.attention._call_lists import known_density
+from shapeexec.attention._call_lists import static_density
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
@@ -58,6 +59,7 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
     pages: ArrayLike | None = None,
+    expected_density: float | None = None,
 ) -> Array: ...
 
 
@@ -80,6 +82,7 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
     pages: ArrayLike | None = None,
+    expected_density: float | None = None,
 ) -> tuple[Array, Array]: ...
 
 
@@ -101,6 +104,7 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
     pages: ArrayLike | None = None,
+    expected_density: float | None = None,
 ) -> Array | tuple[Array, Array]:
     """Compute softmax(scale * query @ key^T + bias) @ value, over the keys that a query may see.
 
@@ -148,6 +152,11 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             anything. Forward, `xla` reads pages where they lie, and so does `mosaic_gpu` for few
             queries, and pages of whole 64s; elsewhere, and for gradients, the B * S keys and values
             are gathered first, at the cost of a copy of both.
+        expected_density: The share of 128-tiles with work that you expect, in (0, 1], where the
+            mask is known only when the program runs. With `deterministic=False` it decides whether
+            one kernel or two compute the gradient, so it affects speed and the last bits, nothing
+            else. It is ignored where the share is known, and rounded down to a power of 2. None:
+            two kernels.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the
@@ -167,6 +176,7 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     """
     check_implementation(implementation)
     check_dropout(dropout_rate, dropout_key, deterministic=deterministic)
+    check_density(expected_density)
     is_fixed = deterministic is None or bool(deterministic)
     as_four_axes = with_batch if pages is None else in_pages
     q, k, v = with_batch(query, "query"), as_four_axes(key, "key"), as_four_axes(value, "value")
@@ -184,7 +194,10 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
         checked_lengths(key_value_seq_lengths, "key_value_seq_lengths", batch=axes["B"]),
     ]
     attend = functools.partial(
-        _attend, q, k, lengths, fixed_scale, implementation, deterministic=is_fixed, pages=table
+        *(_attend, q, k, lengths, fixed_scale, implementation),
+        deterministic=is_fixed,
+        expected_density=expected_density,
+        pages=table,
     )
     if dropout_rate:
         dropout: Any = {"rate": dropout_rate, "key": dropout_key, "batch": axes["B"]}
@@ -210,6 +223,7 @@ def _attend(  # noqa: PLR0917 - `with_dropout` passes mask, value and bias by po
     bias: Any,
     *,
     deterministic: bool,
+    expected_density: float | None,
     pages: Array | None,
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V] and the log-sum-exp [B, N, T] of checked operands."""
@@ -224,7 +238,7 @@ def _attend(  # noqa: PLR0917 - `with_dropout` passes mask, value and bias by po
         has_key_lengths=lengths[1] is not None,
         implementation=implementation,
         deterministic=deterministic,
-        density=None if deterministic else known_density(mask),
+        density=None if deterministic else static_density(mask, expected=expected_density),
         has_pages=pages is not None,
     )
     return attention(Operands(q, k, v, lengths[0], lengths[1], *arrays, pages=pages), call)

@@ -240,6 +240,21 @@ def checked_lengths(lengths: Any, name: str, *, batch: Any) -> Array | None:
     return array
 
 
+def check_density(density: Any) -> None:
+    """Check that the expected share of tiles is None or a plain number in (0, 1]."""
+    if density is None:
+        return
+    is_number = isinstance(density, numbers.Real) and density is not True
+    if not is_number or not 0 < float(density) <= 1:
+        raise ConfigError(
+            f"expected_density={density!r:.80} is not a number in (0, 1].",
+            option="expected_density",
+            why="it is static, the share of 128-tiles that hold work",
+            fix="expected_density=0.25, as BlockMask.from_mask(...).density tells for a typical"
+            " mask, or None",
+        )
+
+
 def scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
     """The query, and the scale of the scores; a traced scale is multiplied into the query."""
     if scale is None:

@@ -30,7 +30,7 @@ class Call:
         has_query_lengths, has_key_lengths: Whether valid lengths are among the operands.
         implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
-        density: See `known_density`; None also for deterministic calls, which do not use it.
+        density: See `static_density`; None also for deterministic calls, which do not use it.
         has_pages: Whether key and value are pages, and their numbers among the operands.
     """
 

@@ -1,4 +1,4 @@
-"""The lists of tiles that a call visits, and the share of tiles in them, if known when traced.
+"""The lists of tiles that a call visits, and the share of tiles in them, as far as it is static.
 
 It connects two parts that do not know each other: masks, which give the kinds of their tiles, and
 back ends, which loop over lists.
@@ -80,18 +80,23 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
     return None
 
 
-def known_density(mask: Mask) -> float | None:
-    """The approximate share of tiles with work of a `BlockMask`, if it is known at trace time.
+def static_density(mask: Mask, *, expected: float | None) -> float | None:
+    """The approximate share of tiles with work, as far as it is static when a call is traced.
 
-    For tiles that are chosen on the device it is an upper bound. It is rounded down to a power of
-    2, so that masks of similar density share a graph.
+    That of a `BlockMask` may be known; for tiles that are chosen on the device it is an upper
+    bound. Of another mask it is what the caller expects, if anything. It is rounded down to a power
+    of 2, so that masks of similar density share a graph.
     """
+    known = _known_density(mask)
+    density = expected if known is None else known
+    if density is None:
+        return None
+    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
+
+
+def _known_density(mask: Mask) -> float | None:
     if not isinstance(mask, BlockMask):
         return None
     if is_known(mask.kinds):
-        density = mask.density
-    elif mask.most_keys is not None:
-        density = mask.most_keys / mask.kinds.shape[-1]
-    else:
-        return None
-    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
+        return float(mask.density)
+    return None if mask.most_keys is None else mask.most_keys / mask.kinds.shape[-1]

@@ -33,11 +33,9 @@ def _pairs(use: Use) -> Polynomial:
 
 
 def _density(call: Call, *, queries: Polynomial, keys: Polynomial) -> Polynomial:
-    """The share of tiles with work; 1 where it depends on the values of a mask's arrays."""
-    if call.density is not None:
-        return constant(call.density)
+    """The share of tiles with work; 1 where only values of a mask's arrays tell it."""
     if call.mask.num_leaves:
-        return constant(1)
+        return constant(1 if call.density is None else call.density)
     mask = jax.tree.unflatten(call.mask, [])
 
     def at(sizes: Mapping[str, Any]) -> Any:

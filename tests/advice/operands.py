@@ -130,6 +130,14 @@ ROWS = [
         plain,
     ),
     replaced(
+        "a share of tiles in per cent",
+        "attention",
+        {"expected_density": 25},
+        "expected_density=0.25, as BlockMask.from_mask(...).density tells for a typical mask, or",
+        lambda line: {"expected_density": value(line.split("expected_density=")[1].split(", ")[0])},
+        plain,
+    ),
+    replaced(
         "a back end that there is not",
         "back ends",
         {"implementation": "cuda"},

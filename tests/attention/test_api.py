@@ -118,10 +118,10 @@ def gradient_of_modifier(case: Case, bias, d_bias: np.ndarray) -> np.ndarray:
     return np.stack(entries, -1)[None]
 
 
-def test_arguments_of_attention_are_those_of_jax_and_four_more():
+def test_arguments_of_attention_are_those_of_jax_and_five_more():
     ours = inspect.signature(sx.dot_product_attention).parameters
     theirs = inspect.signature(jax.nn.dot_product_attention).parameters
-    more = ["deterministic", "dropout_rate", "dropout_key", "pages"]
+    more = ["deterministic", "dropout_rate", "dropout_key", "pages", "expected_density"]
     assert list(ours) == [*theirs, *more]
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default
@@ -151,6 +151,30 @@ def test_a_scale_may_be_traced():
             run(jax.nn.dot_product_attention, jnp.float32(0.2)),
             loose=SUMS,  # 560 numbers of either sign are added
         )
+
+
+def test_an_expected_density_changes_no_result():
+    random = np.random.default_rng(0)
+    x, direction = (jnp.asarray(random.normal(size=(3, 2, 150, 2, 8)), np.float32) for _ in "ab")
+    ids = jnp.asarray(np.sort(random.integers(0, 4, (3, 2, 150))), np.int32)
+
+    def results(**options):
+        def attend(x, ids):
+            mask = sx.Documents(ids) & sx.Causal()
+            options["deterministic"] = False
+            return sx.dot_product_attention(x, x, x, mask=mask, **options)
+
+        mapped = jax.vmap(attend)
+        gradient = jax.grad(lambda x, ids: (attend(x, ids) ** 2).sum())
+        padded = sx.Exec(gradient, ("b, t, 2, 8", "b, t"))
+        return [
+            attend(x[0], ids[0]),
+            jax.jit(jax.grad(lambda x: (mapped(x, ids) ** 2).sum()))(x),
+            jax.jvp(lambda x: mapped(x, ids), (x,), (direction,))[1],
+            padded(x[1], ids[1]),
+        ]
+
+    jax.tree.map(np.testing.assert_array_equal, results(expected_density=0.3), results())
 
 
 @pytest.mark.parametrize("empty", ["B", "T", "S"])

@@ -62,6 +62,7 @@ def tiles_of_each_head(random: Random, sizes: Sizes) -> Mask:
 
 
 WIDE = (2, 640, 640, 4, 2, 128, 128)
+NARROW = (2, 640, 640, 4, 2, 64, 64)
 CASES = (
     Case("full", WIDE, "bfloat16"),
     Case("causal", WIDE, "float16", causal),
@@ -81,6 +82,10 @@ CASES = (
     Case("heads of 192", (1, 264, 264, 2, 2, 192, 192), "bfloat16", causal),
     Case("heads of 256", (1, 264, 264, 2, 1, 256, 256), "bfloat16", causal),
     Case("tiles, heads of 64", (1, 1024, 1024, 2, 2, 64, 64), "bfloat16", random_tiles),
+    Case("heads of 64, values of 128", (2, 640, 640, 4, 2, 64, 128), "float16", causal),
+    Case("heads of 64, documents", NARROW, "bfloat16", documents),
+    Case("heads of 64, an array of each head", NARROW, "bfloat16", array),
+    Case("heads of 64, NaN behind lengths", NARROW, "bfloat16", causal, ([640, 333], [500, 333])),
     Case("tiles, many", (1, 2048, 2048, 2, 2, 128, 128), "bfloat16", random_tiles),
 )
 
@@ -107,11 +112,41 @@ def test_results_and_gradients_are_those_of_formulas(case):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if 64 < case.sizes[5] <= 128], ids=lambda case: case.name
+    "case", [case for case in CASES if max(case.sizes[5:]) <= 128], ids=lambda case: case.name
 )
 def test_all_gradients_of_one_kernel_are_those_of_formulas(case, monkeypatch):
     monkeypatch.setattr("shapeexec.attention.backends.mosaic_gpu._LONG", 0)
     assert_as_formulas(case, at_once=True)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_an_expected_density_selects_the_one_kernel_and_changes_last_bits_only(size):
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, d_out = (jax.random.normal(key, (1, 2048, 4, size), jnp.bfloat16) for key in keys)
+    ids = jnp.arange(2048, dtype=jnp.int32)[None] // 700
+
+    def gradients(q, k, v, d_out, ids, expected):
+        def attend(q, k, v):
+            return sx.dot_product_attention(
+                *(q, k, v),
+                mask=sx.Documents(ids) & sx.Causal(),
+                implementation="mosaic_gpu",
+                deterministic=False,
+                expected_density=expected,
+            )
+
+        return jax.vjp(attend, q, k, v)[1](d_out)
+
+    made = jax.jit(gradients, static_argnums=5)
+    args = (q, k, v, d_out, ids)
+    programs = [made.lower(*args, expected).as_text() for expected in (None, 0.5)]
+    counts = [program.count("@mosaic_gpu") for program in programs]
+    assert counts == [3, 2], "forward, and two kernels or one for the gradient"
+    by_one, by_two = (
+        [np.asarray(x, np.float64) for x in made(*args, expected)] for expected in (0.5, None)
+    )
+    for mine, same in zip(by_one, by_two, strict=True):
+        assert np.linalg.norm(mine - same) <= BY_NORM["bfloat16"] * np.linalg.norm(same)
 
 
 def assert_as_formulas(case, **options):

@@ -74,6 +74,20 @@ BAD = {
         "deterministic=True with dropout_rate=0.1",
         "flax_attention_fn",
     ),
+    "no share": (
+        {"expected_density": 0},
+        r"expected_density=0 is not a number in \(0, 1\]",
+        "=0.25",
+    ),
+    "per cent": ({"expected_density": 25}, "expected_density=25 is not a number", "=0.25"),
+    "no finite share": ({"expected_density": np.nan}, "expected_density=nan is not", "or None"),
+    "a share's name": ({"expected_density": "1"}, "expected_density='1' is not", "from_mask"),
+    "a flag as share": ({"expected_density": True}, "expected_density=True is not", "=0.25"),
+    "a share of an array": (
+        {"expected_density": jnp.float32(0.5)},
+        r"expected_density=Array\(0.5.* is not a number",
+        "density",
+    ),
     "implementation": (
         {"implementation": "cuda"},
         "implementation='cuda' is not the name of a back end",

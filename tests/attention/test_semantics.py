@@ -32,14 +32,14 @@ def gradient(size, *, bias=None, **options):
     return jax.grad(loss), (jax.ShapeDtypeStruct((1, 512, 2, size), jnp.bfloat16),)
 
 
-def at_once():
+def at_once(size):
     """All gradients in one kernel, where rows are long."""
 
     def loss(x):
         options = {"implementation": "mosaic_gpu", "deterministic": False}
         return sx.dot_product_attention(x, x, x, **options).sum()
 
-    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, 128), jnp.bfloat16),)
+    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
 
 
 def few(page_rows=None):
@@ -74,7 +74,8 @@ def lowered_by(semantics, program):
     ("program", "kernels"),
     [
         pytest.param(gradient(64), 3, id="heads of 64"),
-        pytest.param(at_once(), 2, id="at once"),
+        pytest.param(at_once(128), 2, id="at once"),
+        pytest.param(at_once(64), 2, id="at once, heads of 64"),
         pytest.param(few(), 1, id="few queries"),
         pytest.param(few(64), 1, id="pages"),
         pytest.param(

@@ -141,6 +141,18 @@ def test_attention_is_counted_by_the_tiles_of_its_mask():
     assert found(b=3, s=100).flops == 3 * 2 * 2 * 2 * 8 * 100 * 100
 
 
+def test_attention_under_arrays_is_counted_by_the_density_that_is_expected():
+    def attend(x, ids):  # x: f32[b, s, 2, 8], ids: i32[b, s]
+        options = {"deterministic": False, "expected_density": 0.3}
+        near = sx.dot_product_attention(x, x, x, mask=sx.SlidingWindow(128), **options)
+        return sx.dot_product_attention(near, x, x, mask=sx.Documents(ids), **options)
+
+    args = np.ones((1, 5, 2, 8), np.float32), np.zeros((1, 5), np.int32)
+    found = sx.Exec(attend, ("b, s, 2, 8", "b, s")).cost_model(*args)
+    tiles = (2 * 10 - 1) + 100 / 4  # of the window they are known
+    assert found(b=1, s=1280).flops == 2 * 2 * 2 * 8 * 128 * 128 * tiles
+
+
 def test_attention_to_pages_is_counted_by_the_positions_of_an_example():
     def attend(x, keys, pages):  # x: f32[b, 1, 2, 8], keys: f32[64, 16, 2, 8], pages: i32[b, n]
         return sx.dot_product_attention(x, keys, keys, pages=pages)

@@ -124,7 +124,8 @@ class Work:
             NaN too, and results are 0 up to the end of the array.
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
-        density: The approximate share of tiles with work; None: unknown when traced.
+        density: The approximate share of tiles with work, known or expected by the caller; None:
+            unknown when traced.
         pages: The page number of each `page_size` keys, i32[B, S / page_size], if k and v are
             pages [P, page_size, K, size]; None: they are [B, S, K, size]. All numbers are in
             range, also those behind the valid lengths.

@@ -1,8 +1,9 @@
 """The gradient of the queries, accumulated by the backward kernel for keys.
 
 The two warpgroups share the gradients of their scores in shared memory. A step later, when both
-have written them, each multiplies them with the keys for its half of dq's columns, and the TMA unit
-adds the product to dq in device memory. Programs add in any order, so dq's last bits differ from
+have written them, they are multiplied with the keys: each warpgroup makes its half of dq's columns,
+or, where columns are too few to be halved, the warpgroups make all of them in turns. The TMA unit
+adds the products to dq in device memory. Programs add in any order, so dq's last bits differ from
 run to run; it takes 5 products instead of the 7 of two kernels.
 """
 
@@ -13,7 +14,7 @@ run to run; it takes 5 products instead of the 7 of two kernels.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +45,24 @@ _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
 
 def is_possible(config: Config) -> bool:
-    """Whether shared memory and registers suffice, with a bias too, and columns can be halved."""
-    key_columns, value_columns = config.columns
-    return key_columns == 128 and value_columns <= 128 and not config.is_biased
+    """Whether shared memory and registers suffice, with a bias too."""
+    return max(config.columns) <= 128 and not config.is_biased
+
+
+class Summand(NamedTuple):
+    """The product of the gradients of some scores with the keys, to be added to dq.
+
+    Attributes:
+        item: The item, with the query head.
+        position: The position of the queries in their stream, i32[].
+        first: The first of the queries, i32[].
+        exists: Whether there is such a product, bool[]; if not, it must not be added.
+    """
+
+    item: Item
+    position: Array
+    first: Array
+    exists: Array
 
 
 class NotIntoQueries:
@@ -62,10 +78,10 @@ class NotIntoQueries:
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
 
-    def part(self, position: Array, keys: Ref) -> None:
+    def part(self, summand: Summand, keys: Ref) -> None:
         """See `IntoQueries`."""
 
-    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, summand: Summand) -> None:
         """See `IntoQueries`."""
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
@@ -76,6 +92,58 @@ class NotIntoQueries:
 
 
 @dataclasses.dataclass(frozen=True)
+class Total:
+    """The sum in device memory, as one warpgroup adds to it.
+
+    Attributes:
+        ref: f32[B, T, N, columns].
+        part: f32[queries, columns of a part] in shared memory, from which the TMA unit adds.
+        columns: The columns that this warpgroup adds to: a slice.
+        warpgroup: The number of this warpgroup.
+    """
+
+    ref: Ref
+    part: Ref
+    columns: Any
+    warpgroup: Array
+
+    def open(self, item: Item) -> None:
+        """Prepare the sum of an item, before both warpgroups meet."""
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """Start the addition of a part, f32[queries, columns of a part], if it exists."""
+        item, place = summand.item, pl.ds(summand.first, PIECE)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        self.part[...] = part
+        plgpu.commit_smem()
+        rows = self.ref.at[item.batch, place, item.head, self.columns]
+        plgpu.copy_smem_to_gmem(self.part, rows, summand.exists, reduction_op="add")
+
+
+class InterpretedTotal(Total):
+    """`Total` in the interpreter, which cannot add to device memory.
+
+    `ref` has a leading axis for the tiles of keys, so that each tile has its own sum.
+    """
+
+    def open(self, item: Item) -> None:
+        """Clear half of the queries' rows; the other warpgroup clears the others."""
+        _, _, queries, _, columns = self.ref.shape
+        rows = pl.ds(self.warpgroup * (queries // WARPGROUPS), queries // WARPGROUPS)
+        place = self.ref.at[item.row, item.batch, rows, item.head]
+        place[...] = jnp.zeros((queries // WARPGROUPS, columns), jnp.float32)
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """See `Total`."""
+        item, place = summand.item, pl.ds(summand.first, PIECE)
+        rows = self.ref.at[item.row, item.batch, place, item.head, self.columns]
+
+        @pl.when(summand.exists)
+        def _() -> None:
+            rows[...] = rows[...] + part
+
+
+@dataclasses.dataclass(frozen=True)
 class IntoQueries:
     """The accumulation of the gradient of the queries from gradients of scores.
 
@@ -83,9 +151,8 @@ class IntoQueries:
     when it has written its part, and waits a step later.
 
     Attributes:
-        total: The sum: f32[B, T, N, columns] in device memory.
+        total: The sum.
         d_scores: [slots, keys, queries] in shared memory, taken in turn.
-        parts: f32[warpgroups, queries, columns]: summands that are copied to `total`.
         met: A barrier at which both warpgroups meet.
         landed: A barrier of the warpgroup that moves memory.
         products: The products.
@@ -93,9 +160,8 @@ class IntoQueries:
         crosses_ends: Whether a tile may hold keys behind the valid length.
     """
 
-    total: Ref
+    total: Total
     d_scores: Ref
-    parts: Ref
     met: Ref
     landed: Ref
     products: Products | InterpretedProducts
@@ -110,36 +176,22 @@ class IntoQueries:
 
     def open(self, item: Item) -> None:
         """Prepare for the first piece of a head's queries."""
-        del item
+        self.total.open(item)
         plgpu.barrier_arrive(self.met)
 
-    def part(self, position: Array, keys: Ref) -> Array:
-        """Half the columns of the summand for the queries at a position of the stream."""
-        plgpu.barrier_wait(self.met)
-        d_scores = self.d_scores.at[place_of(position + _SLOTS, _SLOTS)]
-        mine = keys.at[:, self._columns]
-
-        def multiplied(part: Ref) -> Array:
-            self.products.add(part, d_scores.transpose((1, 0)), mine)
-            return self.products.read(part)
-
-        return self.products.hold(multiplied, self.parts.shape[1:])
-
-    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
-        """Start the addition of a part.
+    def part(self, summand: Summand, keys: Ref) -> Any:
+        """Make this warpgroup's part of a summand, f32[queries, half of the columns].
 
         Args:
-            part: f32[queries, columns].
-            item: The item that it belongs to.
-            first: The first of the queries.
-            valid: Whether there is a part; if not, `part` may hold anything.
+            summand: The summand; if it does not exist, the part may hold anything.
+            keys: [keys, columns] in shared memory.
         """
-        shared = self.parts.at[self.warpgroup]
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        shared[...] = part
-        plgpu.commit_smem()
-        place = self.total.at[item.batch, pl.ds(first, PIECE), item.head, self._columns]
-        plgpu.copy_smem_to_gmem(shared, place, valid, reduction_op="add")
+        plgpu.barrier_wait(self.met)
+        return self._product(summand, keys.at[:, self.total.columns])
+
+    def add(self, part: Any, summand: Summand) -> None:
+        """Start the addition of what `part` returned."""
+        self.total.add(part, summand)
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
@@ -162,39 +214,64 @@ class IntoQueries:
         plgpu.barrier_wait(self.met)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-    @property
-    def _columns(self) -> Any:
-        columns = self.parts.shape[2]
-        return pl.ds(self.warpgroup * columns, columns)
+    def _product(self, summand: Summand, keys: Ref) -> Array:
+        """The gradients of scores times keys[keys, columns of a part]."""
+        d_scores = self.d_scores.at[_slot(summand)]
+
+        def multiplied(part: Ref) -> Array:
+            self.products.add(part, d_scores.transpose((1, 0)), keys)
+            return self.products.read(part)
+
+        return self.products.hold(multiplied, self.total.part.shape)
 
 
-class InterpretedIntoQueries(IntoQueries):
-    """`IntoQueries` in the interpreter, which cannot add to device memory.
+class IntoQueriesInTurns(IntoQueries):
+    """`IntoQueries` for columns that cannot be halved: each summand is made by one warpgroup.
 
-    `total` has a leading axis for the tiles of keys, so that each tile has its own sum.
+    The other one goes on meanwhile; both meet in each step, as the slots of `d_scores` need it.
     """
 
-    def open(self, item: Item) -> None:
-        """See `IntoQueries`."""
-        queries = self.total.shape[2]
-        place = self.total.at[item.row, item.batch, pl.ds(0, queries), item.head, self._columns]
-        place[...] = jnp.zeros((queries, self.parts.shape[2]), jnp.float32)
-        super().open(item)
+    def part(self, summand: Summand, keys: Ref) -> None:
+        """Make a summand and start its addition, if it is this warpgroup's turn.
 
-    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
-        """See `IntoQueries`."""
-        place = self.total.at[item.row, item.batch, pl.ds(first, PIECE), item.head, self._columns]
+        No product is under way, so none has to outlast the branch.
+        """
+        plgpu.barrier_wait(self.met)
 
-        @pl.when(valid)
+        @pl.when(summand.exists & (_slot(summand) == self.warpgroup))
         def _() -> None:
-            place[...] = place[...] + part
+            self.total.add(self._product(summand, keys), summand)
+
+    def add(self, part: Any, summand: Summand) -> None:
+        """Do nothing: `part` has started it."""
+
+
+def _slot(summand: Summand) -> Array:
+    """The slot of a summand's gradients of scores; also the warpgroup whose turn it is."""
+    # Before the first piece of all, the position is -1.
+    return place_of(summand.position + _SLOTS, _SLOTS)
+
+
+def _in_turns(config: Config) -> bool:
+    """Whether the columns of the keys fill just one swizzled row, which cannot be cut."""
+    return config.columns[0] == 64
+
+
+def items_that_fit(config: Config) -> int:
+    """The number of items for which there is room in shared memory."""
+    return 2 if _in_turns(config) else 1
 
 
 def totals(config: Config, q: Array, *, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`IntoQueries.total` among the kernel's inputs; in the interpreter among its outputs."""
+    """`Total.ref` among the kernel's inputs; in the interpreter among its outputs.
+
+    It has whole columns, so more than `q` if its heads are narrow.
+    """
+    batch, queries, heads, _ = q.shape
+    columns = config.columns[0]
     if config.interpret is None:
-        return {"total": jax.new_ref(jnp.zeros(q.shape, jnp.float32))}, {}
-    batch, queries, heads, columns = q.shape
+        zeros = jnp.zeros((batch, queries, heads, columns), jnp.float32)
+        return {"total": jax.new_ref(zeros)}, {}
     shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
@@ -203,10 +280,16 @@ def into_queries(
     config: Config, block: Block, *, total: Ref, scratch: dict[str, Ref]
 ) -> IntoQueries:
     """The accumulation in a running program, with scratch from `scratch`."""
-    kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
+    kind = IntoQueriesInTurns if _in_turns(config) else IntoQueries
+    parts = scratch["parts"]
+    width = parts.shape[2]
+    first = 0 if _in_turns(config) else block.warpgroup * width
+    of_sum = Total if config.interpret is None else InterpretedTotal
     return kind(
-        **scratch,
-        total=total,
+        total=of_sum(total, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup),
+        d_scores=scratch["d_scores"],
+        met=scratch["met"],
+        landed=scratch["landed"],
         products=block.products,
         warpgroup=block.warpgroup,
         crosses_ends=config.overhangs,
@@ -214,11 +297,11 @@ def into_queries(
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
-    """The scratch that `IntoQueries` needs, by the names of its attributes."""
-    half = config.columns[0] // WARPGROUPS
+    """The scratch that `into_queries` takes."""
+    width = config.columns[0] // (1 if _in_turns(config) else WARPGROUPS)
     return {
         "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32, transforms=SUMS),
+        "parts": plgpu.SMEM((WARPGROUPS, PIECE, width), jnp.float32, transforms=SUMS),
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }

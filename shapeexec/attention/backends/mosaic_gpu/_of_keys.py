@@ -34,7 +34,11 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import (
     room,
     store_sum,
 )
-from shapeexec.attention.backends.mosaic_gpu._into_queries import IntoQueries, NotIntoQueries
+from shapeexec.attention.backends.mosaic_gpu._into_queries import (
+    IntoQueries,
+    NotIntoQueries,
+    Summand,
+)
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
@@ -66,13 +70,13 @@ def backward_at_once(
     """
     inputs, outputs = _into_queries.totals(config, q, key_tiles=sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
-    # Shared memory has no room for a second item.
-    into = _into_queries.scratch(config, q.dtype)
+    into, slots = _into_queries.scratch(config, q.dtype), _into_queries.items_that_fit(config)
     *made, d_k, d_v = _launched(
-        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into, slots=1
+        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into, slots=slots
     )
-    d_q = inputs["total"][...] if not made else made[0].sum(0)[:, : q.shape[1]]
-    return [(d_q * config.signature.scale).astype(q.dtype), d_k, d_v]
+    total = inputs["total"][...] if not made else made[0].sum(0)
+    d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
+    return [d_q.astype(q.dtype), d_k, d_v]
 
 
 def _launched(
@@ -244,8 +248,9 @@ class _Kernel:
             position = start + i
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
-            part = self.into.part(position - 1, self.keys.at[here])
-            piece = _Piece(item, rule, i, places, here, part, before)
+            summand = Summand(item, position - 1, before, i > 0)
+            part = self.into.part(summand, self.keys.at[here])
+            piece = _Piece(item, rule, i, places, here, part, summand)
             gradients = functools.partial(self._gradients, piece)
             weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
             self.into.share(position, d_score, item.key_length - first_key)
@@ -260,8 +265,8 @@ class _Kernel:
         count = item.pieces(PIECE)
         self.into.open(item)
         last = lax.fori_loop(0, count, step, jnp.int32(0))
-        part = self.into.part(start + count - 1, self.keys.at[slot])
-        self.into.add(part, item, last, count > 0)
+        summand = Summand(item, start + count - 1, last, count > 0)
+        self.into.add(self.into.part(summand, self.keys.at[slot]), summand)
         return start + count
 
     def _gradients(self, piece: "_Piece", scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
@@ -274,7 +279,7 @@ class _Kernel:
         loaded = functools.partial(load, of="columns", where="shared")
 
         products.add(scores, key, query.transpose((1, 0)))
-        self.into.add(piece.part_before, piece.item, piece.before, piece.index > 0)
+        self.into.add(piece.part_before, piece.before)
         # To save registers, one loop serves full and partial tiles, and the mask is applied before
         # the next product starts.
         score = piece.rule.biased(self.queries.begins, place, products.read(scores))
@@ -305,8 +310,8 @@ class _Piece:
         index: The number of the piece among the head's pieces.
         places: Its places in the rings of queries and of gradients of the output.
         slot: The slot of keys and values.
-        part_before: The summand of dq from the previous piece; see `IntoQueries.part`.
-        before: Where the previous piece begins.
+        part_before: What `IntoQueries.part` returned for the previous piece.
+        before: The summand of dq from the previous piece.
     """
 
     item: Item
@@ -314,5 +319,5 @@ class _Piece:
     index: Array
     places: tuple[Array, Array]
     slot: Array
-    part_before: Array | None
-    before: Array
+    part_before: Any
+    before: Summand

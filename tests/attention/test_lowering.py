@@ -1,0 +1,79 @@
+"""Every Hopper kernel lowers without a GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.attention.backends import _device
+from shapeexec.attention.masks import ALiBi
+from tests.attention.lowering import lowered
+
+if jax.__version_info__ < (0, 11):
+    pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
+
+IDS = np.arange(512, dtype=np.int32)[None] // 100
+
+
+def gradient(size, *, bias=None, **options):
+    """A gradient at heads of this size: the kernels of both passes."""
+
+    def loss(x):
+        return sx.dot_product_attention(
+            *(x, x, x, bias, sx.Causal() & sx.Documents(IDS)),
+            implementation="mosaic_gpu",
+            **options,
+        ).sum()
+
+    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 512, 2, size), jnp.bfloat16),)
+
+
+def at_once(size):
+    """All gradients in one kernel, where rows are long."""
+
+    def loss(x):
+        options = {"implementation": "mosaic_gpu", "deterministic": False}
+        return sx.dot_product_attention(x, x, x, **options).sum()
+
+    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
+
+
+def few(page_rows=None):
+    """Few queries against a cache, in pages maybe."""
+
+    def attend(q, k, v, lengths, pages):
+        return sx.dot_product_attention(
+            *(q, k, v),
+            mask=sx.Causal(align="end"),
+            key_value_seq_lengths=lengths,
+            pages=pages,
+            implementation="mosaic_gpu",
+        )
+
+    cache = (2, 1024) if page_rows is None else (32, page_rows)
+    q, k = (jax.ShapeDtypeStruct((*lead, 2, 64), jnp.bfloat16) for lead in ((2, 4), cache))
+    numbers = jax.ShapeDtypeStruct((2, 1024 // (page_rows or 1)), jnp.int32)
+    lengths = jax.ShapeDtypeStruct((2,), jnp.int32)
+    return attend, (q, k, k, lengths, None if page_rows is None else numbers)
+
+
+@pytest.mark.parametrize(
+    ("program", "kernels"),
+    [
+        pytest.param(gradient(64), 3, id="heads of 64"),
+        pytest.param(at_once(128), 2, id="at once"),
+        pytest.param(at_once(64), 2, id="at once, heads of 64"),
+        pytest.param(few(), 1, id="few queries"),
+        pytest.param(few(64), 1, id="pages"),
+        pytest.param(
+            gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow
+        ),
+        pytest.param(gradient(256), 3, id="heads of 256", marks=pytest.mark.slow),
+    ],
+)
+def test_each_kernel_lowers(program, kernels):
+    function, arguments = program
+    with _device.assumed(_device.HOPPER):
+        text = lowered(function, *arguments, platform="cuda")
+    assert text.count("@mosaic_gpu") == kernels
