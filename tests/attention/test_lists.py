@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from shapeexec import ConfigError
-from shapeexec.attention import _lists_kernel
+from shapeexec.attention import _lists, _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import TileKind
 from tests.attention.lowering import lowered
 
+HAS_MOSAIC = jax.__version_info__ >= (0, 11)
 SHAPES = [(1, 1, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
 
 
@@ -119,6 +120,8 @@ def test_the_kernel_makes_the_same_lists(kinds, side, cut):
     [
         ((9, 0), (2, 1, 32, 128), True),
         ((9, 0), (1, 1, 129, 128), False),
+        ((8, 0), (2, 1, 32, 128), True),
+        ((8, 0), (1, 1, 129, 128), False),
         ((7, 5), (1, 1, 8, 8), False),
         (None, (1, 1, 8, 8), False),
     ],
@@ -137,11 +140,22 @@ def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
             np.testing.assert_array_equal(value[..., : known.shape[-1]], known)
 
 
-def test_without_pallas_triton_operations_make_them_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(_device, "compute_capability", lambda: _device.HOPPER)
+@pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
+def test_without_pallas_triton_operations_make_them_on_older_gpus(monkeypatch, capability):
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
     monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
     text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
-    assert "attention_lists" not in text
+    assert ("attention_lists" in text) == (HAS_MOSAIC and capability == _device.HOPPER)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_hopper_has_a_kernel_of_its_own_and_one_switch_for_it(monkeypatch, capability, own):
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+    monkeypatch.setattr(_lists, "_HOPPER_HAS_ITS_OWN", own)
+    text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
+    is_own = HAS_MOSAIC and own and capability == _device.HOPPER
+    assert ("@mosaic_gpu" in text, "triton" in text) == (is_own, not is_own)
 
 
 @pytest.mark.gpu

@@ -118,34 +118,26 @@ def store(ref: Any, x: Number, *at: "int | Number") -> None:
     memref.store(x.value, ref, [_index(i) for i in at])
 
 
-@dataclasses.dataclass(frozen=True)
 class Words:
-    """Bytes that lie one after the other, as words of `width` bytes, where each word begins.
+    """An array of u8 as words of `width` bytes, 1 or 4: for copies of several elements at a time.
 
-    Attributes:
-        ref: u8 of any shape; its first byte, and bytes at which words are read, lie at multiples
-            of the width.
-        width: 1 or 4.
+    The array lies row by row without gaps, and begins at a multiple of the width.
     """
 
-    ref: Any
-    width: int
+    def __init__(self, ref: Any, width: int) -> None:
+        self._start, self._width = _utils.memref_ptr(ref), width
 
     def load(self, byte: Number) -> Any:
-        """The word that begins at a byte."""
-        return llvm.load(self._type, self._at(byte), alignment=self.width)
+        """The word that begins at a byte, which is a multiple of the width."""
+        word = ir.IntegerType.get_signless(8 * self._width)
+        return llvm.load(word, self._at(byte), alignment=self._width)
 
     def store(self, word: Any, byte: Number) -> None:
-        """Overwrite the word that begins at a byte."""
-        llvm.store(word, self._at(byte), alignment=self.width)
-
-    @property
-    def _type(self) -> Any:
-        return ir.IntegerType.get_signless(8 * self.width)
+        """Overwrite the word that begins at a byte, likewise."""
+        llvm.store(word, self._at(byte), alignment=self._width)
 
     def _at(self, byte: Number) -> Any:
-        start = _utils.memref_ptr(self.ref)
-        return _utils.getelementptr(start, [byte.value], ir.IntegerType.get_signless(8))
+        return _utils.getelementptr(self._start, [byte.value], ir.IntegerType.get_signless(8))
 
 
 def repeat(
