@@ -151,7 +151,7 @@ def _lists_of_head(
     row = Number(part.registers.item()) * _WARPS + warp
     with when(row < grid.rows):
         row_full, row_count = load(all_full, row), load(all_counts, row)
-        _list(grid, staged, tiles, row=row, row_full=row_full, row_count=row_count)
+        _list(grid, staged, tiles, row, row_full, row_count)
         place = _place_in_order(grid, all_counts, row, row_count)
         with when(lane.equals(0)):
             store(full, row_full, row)
@@ -205,7 +205,7 @@ def _count(grid: _Grid, staged: Any, all_full: Any, all_counts: Any) -> None:
 
 
 def _list(
-    grid: _Grid, staged: Any, tiles: Any, *, row: Number, row_full: Number, row_count: Number
+    grid: _Grid, staged: Any, tiles: Any, row: Number, row_full: Number, row_count: Number
 ) -> None:
     """Store the list of a row: full, partial, then empty tiles, so that each place is written."""
     lane = thread() % WARP

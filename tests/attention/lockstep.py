@@ -102,11 +102,11 @@ class Launch:
         *sizes, shared = [int(self.get(x).item()) for x in list(op.operands)[-7:]]
         grid, block = sizes[:3], sizes[3:]
         assert block == [128, 1, 1]
-        assert grid[1:] == [1, 1]
-        self.sizes = {"grid": grid, "block": block}
-        self.arrays[SHARED] = Memory(grid[0], shared)
-        self.program, self.thread = np.ix_(np.arange(grid[0]), np.arange(128))
-        self.active = np.ones((grid[0], 128), bool)
+        programs, (x, y, _) = math.prod(grid), grid
+        self.arrays[SHARED] = Memory(programs, shared)
+        program, self.thread = np.ix_(np.arange(programs), np.arange(128))
+        self.program = {"x": program % x, "y": program // x % y, "z": program // (x * y)}
+        self.active = np.ones((programs, 128), bool)
         self.block(blocks(op)[0])
 
     def block(self, block):
@@ -255,17 +255,13 @@ class Launch:
     # Threads.
 
     def gpu_thread_id(self, op):
-        return self.of_axis(op, self.thread)
-
-    def gpu_block_id(self, op):
-        return self.of_axis(op, self.program)
+        return self.thread if axis(op) == "x" else np.zeros((1, 1), np.int64)
 
     def gpu_block_dim(self, op):
-        axis = "xyz".index(str(op.attributes["dimension"])[-2])
-        return np.full((1, 1), self.sizes["block"][axis], np.int64)
+        return np.full((1, 1), 128 if axis(op) == "x" else 1, np.int64)
 
-    def of_axis(self, op, x):
-        return x if str(op.attributes["dimension"])[-2] == "x" else np.zeros((1, 1), np.int64)
+    def gpu_block_id(self, op):
+        return self.program[axis(op)]
 
     def gpu_barrier(self, op):
         assert self.active.all()
@@ -334,6 +330,10 @@ class Launch:
         return x
 
     llvm_inttoptr = llvm_ptrtoint
+
+
+def axis(op):
+    return str(op.attributes["dimension"])[-2]
 
 
 def unsigned(x):
