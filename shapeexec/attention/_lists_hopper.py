@@ -139,9 +139,13 @@ def _lists_of_head(
         grid: The tiles.
         part: i32[]; the context comes before it.
         kinds: u8[query tiles, key tiles] in device memory.
-        tiles, full, counts, order: The head's results, i32[rows, room] and i32[rows].
+        tiles: i32[rows, room] in device memory, as what follows: the head's results.
+        full: i32[rows].
+        counts: i32[rows].
+        order: i32[rows].
         staged: u8[query tiles * pitch] in shared memory: the kinds.
-        all_full, all_counts: i32[rows] in shared memory: the numbers of full tiles and of tiles.
+        all_full: i32[rows] in shared memory: how many tiles are full.
+        all_counts: i32[rows] in shared memory: how many tiles have work.
     """
     _stage(grid, kinds, staged)
     wait_for_all()
@@ -182,26 +186,31 @@ def _count(grid: _Grid, staged: Any, all_full: Any, all_counts: Any) -> None:
     # Few rows have several threads each.
     share = next(n for n in (32, 16, 8, 4, 2, 1) if n == 1 or n * grid.rows <= WARPGROUP)
 
-    def count_rows(steps: Sequence[Number], nothing: Sequence[Number]) -> Sequence[Number]:
-        for step in steps:
-            place = thread() + step * WARPGROUP
-            # Threads behind the end count the last row again.
-            row, first = (place // share).at_most(grid.rows - 1), place % share
-
-            def add(steps: Sequence[Number], sums: Sequence[Number]) -> Sequence[Number]:
-                columns = [first + step * share for step in steps]
-                for kind in [_kind(grid, staged, row, column) for column in columns]:
-                    # Kinds are 0, 1 and 2, so their sum counts full tiles twice.
-                    full = kind // int(TileKind.FULL)
-                    sums = [sums[0] + full, sums[1] + kind - full]
-                return sums
-
-            sums = repeat(-(-grid.columns // share), add, [number(0)] * 2, at_a_time=16)
-            for where_to, total in zip((all_full, all_counts), sums, strict=True):
-                store(where_to, sum_of(total, share), row)
+    def count_row(steps: Sequence[Number], nothing: Sequence[Number]) -> Sequence[Number]:
+        (step,) = steps
+        place = thread() + step * WARPGROUP
+        # Threads behind the end count the last row again.
+        row = (place // share).at_most(grid.rows - 1)
+        full, count = (sum_of(x, share) for x in _sums(grid, staged, row, place % share, share))
+        store(all_full, full, row)
+        store(all_counts, count, row)
         return nothing
 
-    repeat(-(-grid.rows * share // WARPGROUP), count_rows, at_a_time=1)
+    repeat(-(-grid.rows * share // WARPGROUP), count_row, at_a_time=1)
+
+
+def _sums(grid: _Grid, staged: Any, row: Number, first: Number, by: int) -> Sequence[Number]:
+    """The numbers of full tiles and of tiles in columns `first`, `first` + `by`, ... of a row."""
+
+    def add(steps: Sequence[Number], sums: Sequence[Number]) -> Sequence[Number]:
+        full, count = sums
+        for kind in [_kind(grid, staged, row, first + step * by) for step in steps]:
+            # Kinds are 0, 1 and 2: a sum of them counts full tiles twice.
+            is_full = kind // int(TileKind.FULL)
+            full, count = full + is_full, count + kind - is_full
+        return full, count
+
+    return repeat(-(-grid.columns // by), add, [number(0)] * 2, at_a_time=16)
 
 
 def _list(

@@ -156,7 +156,8 @@ def repeat(
     rounds = -(-count // at_a_time)
     if rounds == 1:
         return take([number(i) for i in range(count)], start)
-    loop: Any = scf.ForOp(*map(_value, (0, rounds, 1)), [x.value for x in start])
+    begin, end, by_one = map(_value, (0, rounds, 1))
+    loop: Any = scf.ForOp(begin, end, by_one, [x.value for x in start])
     with ir.InsertionPoint(loop.body):
         first = Number(loop.induction_variable) * at_a_time
         carried = [Number(value) for value in loop.inner_iter_args]
