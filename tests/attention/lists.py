@@ -1,4 +1,4 @@
-"""Kinds of tiles for kernels that make lists of them."""
+"""Kinds of tiles for kernels that make lists of them; the large ones take long without a GPU."""
 
 import numpy as np
 
@@ -22,6 +22,14 @@ CASES = {
     "128 x 128": random_kinds(1, 1, 128, 128),
     "many rows": random_kinds(1, 1, 1000, 16),
     "heads and batches": random_kinds(4, 3, 32, 32),
+}
+
+LARGE = {
+    "16384 rows": random_kinds(1, 1, 16384, 1),
+    "16384 columns": random_kinds(1, 1, 1, 16384),
+    "5461 rows": random_kinds(1, 1, 5461, 3),
+    "many heads": random_kinds(16, 16, 32, 32),
+    "many examples": random_kinds(64, 1, 1, 64),
 }
 
 

@@ -7,6 +7,7 @@ aligned, of something that was written, and, in shared memory, that a barrier li
 and another thread's access.
 """
 
+import contextlib
 import functools
 import math
 import operator
@@ -37,6 +38,22 @@ def kernel_of(function, *args):
 
 def run(module, *inputs):
     """The results of a kernel, as the arrays that follow the inputs."""
+    with function_of(module) as function:
+        launch = Launch(inputs)
+        launch.host(function)
+        return launch.results()
+
+
+def shared_memory(module):
+    """The bytes of shared memory of a program."""
+    with function_of(module) as function:
+        host = {op.operation.name: op.operation for op in blocks(function)[0]}
+        size = list(host["gpu.launch"].operands)[-1].owner
+        return size.attributes["value"].value
+
+
+@contextlib.contextmanager
+def function_of(module):
     context = mlir.make_ir_context()
     mosaic_gpu_dialect.register_dialect(context)
     with context, ir.Location.unknown():
@@ -44,8 +61,8 @@ def run(module, *inputs):
         parsed = ir.Module.parse(module)
         plan = "builtin.module(mosaic_gpu-serde{serialize=false})"
         passmanager.PassManager.parse(plan).run(parsed.operation)
-        (function,) = [op for op in parsed.body.operations if list(op.regions[0:1]) and blocks(op)]
-        return Launch(function, inputs).results()
+        (function,) = [op for op in parsed.body.operations if blocks(op)]
+        yield function
 
 
 def blocks(op):
@@ -81,13 +98,23 @@ class Ref:
 
 
 class Launch:
-    def __init__(self, function, inputs):
-        self.inputs, self.values, self.arrays, self.now = inputs, {}, {}, 1
-        self.outputs = {}
+    """A launch of a kernel.
+
+    Attributes:
+        values: What each MLIR value is: an array, or a `Ref`.
+        arrays: The memory of each array, by its number; inputs and outputs are numbered from 1.
+        now: The number of barriers that were passed, from 1 on.
+        active: Which threads run, bool[programs, threads].
+    """
+
+    def __init__(self, inputs):
+        self.inputs, self.values, self.arrays, self.outputs, self.now = inputs, {}, {}, {}, 1
+
+    def host(self, function):
         for op in blocks(function)[0]:
             if op.operation.name == "gpu.launch":
                 self.launch(op.operation)
-            elif op.operation.name == "arith.constant" or "cast" in op.operation.name:
+            elif op.operation.name in {"arith.constant", "builtin.unrealized_conversion_cast"}:
                 self.step(op.operation)
 
     def results(self):

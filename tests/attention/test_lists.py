@@ -9,6 +9,7 @@ from shapeexec.attention import _lists, _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import TileKind
+from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
 
 HAS_MOSAIC = jax.__version_info__ >= (0, 11)
@@ -24,7 +25,7 @@ KINDS["all empty"] = np.zeros((1, 2, 3, 4), np.uint8)
 KINDS["all full"] = np.full((1, 2, 3, 4), 2, np.uint8)
 KINDS["skewed"] = np.triu(np.full((6, 6), 2, np.uint8))[None, None]
 
-FIELDS = ("tiles", "full", "counts", "order")
+
 every_kinds = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shapeexec.attention._lists import _by_operations
 from shapeexec.attention.backends import _device
-from tests.attention.lists import CASES, FIELDS, columns_of
+from tests.attention.lists import CASES, FIELDS, LARGE, columns_of
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
@@ -76,9 +76,24 @@ def test_lists_of_mapped_kinds_are_those_of_a_batch():
         np.testing.assert_array_equal(one.reshape(getattr(right, name).shape), getattr(right, name))
 
 
-def test_it_takes_all_kinds_that_fit_into_shared_memory():
-    sizes = [(1, 16384), (16384, 1), (128, 128), (3, 5461), (129, 127)]
-    assert all(_lists_hopper.suffices((1, 1, *size)) for size in sizes)
+@both_sides
+@pytest.mark.parametrize("semantics", ["warpgroup", "lane"])
+@pytest.mark.parametrize("kinds", LARGE.values(), ids=LARGE)
+def test_kinds_of_any_shape_fit_into_shared_memory(kinds, side, semantics):
+    assert _lists_hopper.suffices(kinds.shape)
+    with _device.assumed(_device.HOPPER), _semantics.using(semantics):
+        module = lockstep.kernel_of(
+            lambda kinds: vars(_lists_hopper.lists(kinds, room=1, side=side)), kinds
+        )
+    assert lockstep.shared_memory(module) <= 227 * 1024
+
+
+def test_a_row_of_all_tiles_that_it_takes():
+    assert_right(LARGE["16384 columns"], side="query", room=16384)
+    assert_right(LARGE["16384 rows"], side="key", room=300)
+
+
+def test_more_tiles_and_none_are_left_to_operations():
     assert not any(_lists_hopper.suffices((1, 1, *size)) for size in [(129, 128), (0, 3), (3, 0)])
 
 
