@@ -61,8 +61,8 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
     of_rows = made((heads, rows), jnp.int32)
 
     def attention_lists(*refs: Ref) -> None:
-        program = lax.axis_index("program")
-        head, part = lax.div(program, programs), lax.rem(program, programs)
+        program, by = lax.axis_index("program"), jnp.int32(programs)
+        head, part = lax.div(program, by), lax.rem(program, by)
         of_head, scratch = [ref.at[head] for ref in refs[:5]], refs[5:]
         types = (plgpu.Layout.WG_SPLAT, *[plgpu.RefType()] * len(refs))
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_lists_of_head, grid))

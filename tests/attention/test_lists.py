@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec import ConfigError
 from shapeexec.attention import _lists, _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
@@ -147,6 +148,26 @@ def test_without_pallas_triton_operations_make_them_on_older_gpus(monkeypatch, c
     monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
     text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
     assert ("attention_lists" in text) == (HAS_MOSAIC and capability == _device.HOPPER)
+
+
+def test_inside_of_shard_map_a_kernel_makes_them_too(monkeypatch):
+    # From jax 0.11 on Triton's is not lowered without a GPU here: that needs a mesh of its own.
+    capability, implementation = (
+        (_device.HOPPER, "mosaic_gpu") if HAS_MOSAIC else ((8, 0), "triton")
+    )
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+    mesh, axes = jax.make_mesh((1,), ("devices",)), jax.P("devices")
+    arrays = np.zeros((2, 512, 2, 64), np.float16), np.full(2, 300, np.int32)
+
+    def attend(x, lengths):
+        return sx.dot_product_attention(
+            x, x, x, key_value_seq_lengths=lengths, implementation=implementation
+        )
+
+    mapped = jax.shard_map(attend, mesh=mesh, in_specs=axes, out_specs=axes)
+    placed = jax.device_put(arrays, jax.NamedSharding(mesh, axes))
+    lowered = jax.jit(mapped).trace(*placed).lower(lowering_platforms=("cuda",))
+    assert "attention_lists" in lowered.as_text()
 
 
 @pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])

@@ -61,6 +61,11 @@ def test_any_kinds(data):
     assert_right(kinds, side=side, room=room)
 
 
+def test_numbers_of_64_bits_change_nothing():
+    with jax.enable_x64(True):
+        assert_right(CASES["33 x 65"], side="key", room=33)
+
+
 def test_lists_of_mapped_kinds_are_those_of_a_batch():
     kinds = np.random.default_rng(0).integers(0, 3, (3, 1, 2, 5, 7), np.uint8)
 
