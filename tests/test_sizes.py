@@ -27,6 +27,7 @@ REASONS = {
     "shapeexec.attention.masks._base.Positions": "each method is one question about a pair",
     "shapeexec.execution._exec.Exec": "the interface to users",
     "shapeexec.execution._runner.Runner": "a method for each method of `Exec` that runs or looks",
+    "tests.attention.lockstep.Launch": "a method for each operation of MLIR, by its name",
 }
 
 

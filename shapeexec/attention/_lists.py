@@ -1,7 +1,8 @@
 """The kinds of a mask's tiles, and the lists of tiles that kernels loop over.
 
 Numbers known at trace time are computed with NumPy and become constants of the graph. The rest is
-a few operations on one number per tile, without a sort of tiles, or one kernel (`_lists_kernel`).
+a few operations on one number per tile, without a sort of tiles, or one kernel (`_lists_kernel`;
+on a Hopper `_lists_hopper`).
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -11,6 +12,7 @@ a few operations on one number per tile, without a sort of tiles, or one kernel 
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,6 +28,9 @@ from shapeexec.attention.masks._base import Array, Bounds, TileKind
 from shapeexec.attention.masks._value import is_known
 
 _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
+
+_HOPPER_HAS_ITS_OWN = True
+"""Whether lists are made by `_lists_hopper` where it runs. False: Triton's, as on older GPUs."""
 
 
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
@@ -81,20 +86,32 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
         room = min(_longest(lists.counts, width), columns)
         return dataclasses.replace(lists, tiles=np.ascontiguousarray(lists.tiles[..., :room]))
     options: dict[str, Any] = {"room": min(width or columns, columns), "side": side}
+    by_operations = functools.partial(_by_operations, **options)
+    kernel = _kernel_for(kinds.shape)
+    if kernel is None:
+        return by_operations(kinds)
+    return lax.platform_dependent(
+        kinds, cuda=functools.partial(kernel, **options), default=by_operations
+    )
+
+
+def _kernel_for(shape: tuple[int, ...]) -> Callable[..., TileLists] | None:
+    """The kernel that makes the lists on the GPU at hand; None if there is none, or not for it."""
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
-        return _by_operations(kinds, **options)
+        return None
+    if _HOPPER_HAS_ITS_OWN and capability == _device.HOPPER and _compat.pallas_has("mosaic_gpu"):
+        from shapeexec.attention.backends.mosaic_gpu import _support  # noqa: PLC0415 - see below
+
+        if _support.of_device("cuda") is None:
+            from shapeexec.attention import _lists_hopper  # noqa: PLC0415 - nor is Mosaic
+
+            return _lists_hopper.lists if _lists_hopper.suffices(shape) else None
     if not _compat.pallas_has("triton"):
-        return _by_operations(kinds, **options)
+        return None
     from shapeexec.attention import _lists_kernel  # noqa: PLC0415 - Triton is not everywhere
 
-    if not _lists_kernel.suffices(kinds.shape):
-        return _by_operations(kinds, **options)
-    return lax.platform_dependent(
-        kinds,
-        cuda=functools.partial(_lists_kernel.lists, **options),
-        default=functools.partial(_by_operations, **options),
-    )
+    return _lists_kernel.lists if _lists_kernel.suffices(shape) else None
 
 
 def _by_operations(kinds: Array, *, room: int, side: Side) -> TileLists:

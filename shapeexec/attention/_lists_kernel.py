@@ -9,13 +9,12 @@ the list of one row; to find the row's place in the order it counts the tiles of
 
 import functools
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Ref, Side, TileLists
+from shapeexec.attention.backends._base import Ref, Side, TileLists, made
 from shapeexec.attention.masks._base import TileKind
 
 _LARGEST = 128 * 128
@@ -39,16 +38,16 @@ def lists(kinds: Array, *, room: int, side: Side, interpret: bool = False) -> Ti
     """
     *heads, queries, keys = kinds.shape
     rows, columns = (keys, queries) if side == "key" else (queries, keys)
-    of_rows = jax.ShapeDtypeStruct((*heads, rows), jnp.int32)
-    made = pl.pallas_call(
+    of_rows = made((*heads, rows), jnp.int32)
+    results = pl.pallas_call(
         functools.partial(_kernel, rows=rows, columns=columns, room=room, side=side),
         grid=(*heads, rows),
-        out_shape=[jax.ShapeDtypeStruct((*heads, rows, room), jnp.int32), *[of_rows] * 3],
+        out_shape=[made((*heads, rows, room), jnp.int32), *[of_rows] * 3],
         interpret=interpret,
         compiler_params=plgpu.CompilerParams(num_warps=8),
         name="attention_lists",
     )(kinds)
-    return TileLists(*made)
+    return TileLists(*results)
 
 
 def _kernel(

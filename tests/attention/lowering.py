@@ -35,6 +35,12 @@ def lowered(function: Callable[..., Any], *args: Any, platform: str) -> str:
         return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
+def hopper_kernels(text: str) -> int:
+    """How many Hopper kernels a program calls, without those that make lists of tiles."""
+    calls = [line for line in text.splitlines() if "@mosaic_gpu" in line]
+    return sum("attention_lists" not in line for line in calls)
+
+
 def layers(count: int, implementation: Any, *, deterministic: bool = True) -> Callable[[Any], Any]:
     """The gradient of as many layers of attention, by their first input."""
 

@@ -4,13 +4,16 @@ import jax
 import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec import ConfigError
-from shapeexec.attention import _lists_kernel
+from shapeexec.attention import _lists, _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import TileKind
+from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
 
+HAS_MOSAIC = jax.__version_info__ >= (0, 11)
 SHAPES = [(1, 1, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
 
 
@@ -23,7 +26,7 @@ KINDS["all empty"] = np.zeros((1, 2, 3, 4), np.uint8)
 KINDS["all full"] = np.full((1, 2, 3, 4), 2, np.uint8)
 KINDS["skewed"] = np.triu(np.full((6, 6), 2, np.uint8))[None, None]
 
-FIELDS = ("tiles", "full", "counts", "order")
+
 every_kinds = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 
 
@@ -119,6 +122,8 @@ def test_the_kernel_makes_the_same_lists(kinds, side, cut):
     [
         ((9, 0), (2, 1, 32, 128), True),
         ((9, 0), (1, 1, 129, 128), False),
+        ((8, 0), (2, 1, 32, 128), True),
+        ((8, 0), (1, 1, 129, 128), False),
         ((7, 5), (1, 1, 8, 8), False),
         (None, (1, 1, 8, 8), False),
     ],
@@ -137,11 +142,42 @@ def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
             np.testing.assert_array_equal(value[..., : known.shape[-1]], known)
 
 
-def test_without_pallas_triton_operations_make_them_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(_device, "compute_capability", lambda: _device.HOPPER)
+@pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
+def test_without_pallas_triton_operations_make_them_on_older_gpus(monkeypatch, capability):
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
     monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
     text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
-    assert "attention_lists" not in text
+    assert ("attention_lists" in text) == (HAS_MOSAIC and capability == _device.HOPPER)
+
+
+def test_inside_of_shard_map_a_kernel_makes_them_too(monkeypatch):
+    # From jax 0.11 on Triton's is not lowered without a GPU here: that needs a mesh of its own.
+    capability, implementation = (
+        (_device.HOPPER, "mosaic_gpu") if HAS_MOSAIC else ((8, 0), "triton")
+    )
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+    mesh, axes = jax.make_mesh((1,), ("devices",)), jax.P("devices")
+    arrays = np.zeros((2, 512, 2, 64), np.float16), np.full(2, 300, np.int32)
+
+    def attend(x, lengths):
+        return sx.dot_product_attention(
+            x, x, x, key_value_seq_lengths=lengths, implementation=implementation
+        )
+
+    mapped = jax.shard_map(attend, mesh=mesh, in_specs=axes, out_specs=axes)
+    placed = jax.device_put(arrays, jax.NamedSharding(mesh, axes))
+    lowered = jax.jit(mapped).trace(*placed).lower(lowering_platforms=("cuda",))
+    assert "attention_lists" in lowered.as_text()
+
+
+@pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_hopper_has_a_kernel_of_its_own_and_one_switch_for_it(monkeypatch, capability, own):
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+    monkeypatch.setattr(_lists, "_HOPPER_HAS_ITS_OWN", own)
+    text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
+    is_own = HAS_MOSAIC and own and capability == _device.HOPPER
+    assert ("@mosaic_gpu" in text, "triton" in text) == (is_own, not is_own)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Biases and few queries, on a Hopper GPU: `JAX_PLATFORMS= pytest -m gpu` on this file."""
+"""What else a Hopper GPU runs, lists of tiles too: `JAX_PLATFORMS= pytest -m gpu` on this file."""
 
 import functools
 
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.attention._lists import _by_operations
+from tests.attention import lists
 from tests.attention.kernels import (
     Case,
     alibi,
@@ -25,6 +27,7 @@ from tests.attention.kernels import (
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 does not run these kernels", allow_module_level=True)
 
+from shapeexec.attention import _lists_hopper
 from shapeexec.attention.backends import mosaic_gpu
 from shapeexec.attention.backends.mosaic_gpu import _support
 from tests.tolerance import BY_NORM, epsilon
@@ -215,6 +218,22 @@ def test_a_cache_in_a_bucket_is_read_up_to_its_length(monkeypatch):
         right = sx.dot_product_attention(*wide, mask=sx.Causal(align="end"), implementation="xla")
         error = np.linalg.norm(np.asarray(step(q, k, v), np.float32) - right)
         assert error <= BY_NORM["bfloat16"] * np.linalg.norm(right)
+
+
+ALL_KINDS = {**lists.CASES, **lists.LARGE}
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("side", ["query", "key"])
+@pytest.mark.parametrize("cut", [1, 2])
+@pytest.mark.parametrize("kinds", ALL_KINDS.values(), ids=ALL_KINDS)
+def test_lists_of_tiles_are_those_of_operations(kinds, side, cut):
+    room = -(-lists.columns_of(kinds, side) // cut)
+    make = jax.jit(functools.partial(_lists_hopper.lists, room=room, side=side))
+    made, right = make(kinds), _by_operations(kinds, room=room, side=side)
+    for name in lists.FIELDS:
+        np.testing.assert_array_equal(getattr(made, name), getattr(right, name))
 
 
 def squares_and_gradient(x, bias):

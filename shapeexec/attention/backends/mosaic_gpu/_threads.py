@@ -1,0 +1,194 @@
+"""Numbers of single threads: what Pallas has no arrays for, such as a count within a warp.
+
+`plgpu.inline_mgpu` calls a function of references while a kernel is lowered; these are its words.
+"""
+
+# MLIR's Python bindings have partly unknown types.
+# pyright: reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from jax.experimental.mosaic import gpu as mgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf
+
+WARP = 32
+"""The threads of a warp, which run in step."""
+
+WARPGROUP = 128
+"""The threads of a warpgroup."""
+
+_utils: Any = mgpu.utils
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An i32 of each thread, never negative; or a bool, from a comparison."""
+
+    value: Any
+
+    def __add__(self, other: "int | Number") -> "Number":
+        return Number(arith.addi(self.value, _value(other)))
+
+    def __sub__(self, other: "int | Number") -> "Number":
+        return Number(arith.subi(self.value, _value(other)))
+
+    def __mul__(self, other: "int | Number") -> "Number":
+        return Number(arith.muli(self.value, _value(other)))
+
+    def __floordiv__(self, other: "int | Number") -> "Number":
+        return Number(arith.divui(self.value, _value(other)))
+
+    def __mod__(self, other: "int | Number") -> "Number":
+        return Number(arith.remui(self.value, _value(other)))
+
+    def __and__(self, other: "int | Number") -> "Number":
+        return Number(arith.andi(self.value, _value(other)))
+
+    def __or__(self, other: "int | Number") -> "Number":
+        return Number(arith.ori(self.value, _value(other)))
+
+    def __lshift__(self, other: "int | Number") -> "Number":
+        return Number(arith.shli(self.value, _value(other)))
+
+    def __lt__(self, other: "int | Number") -> "Number":
+        return Number(arith.cmpi(arith.CmpIPredicate.slt, self.value, _value(other)))
+
+    def __gt__(self, other: "int | Number") -> "Number":
+        return Number(arith.cmpi(arith.CmpIPredicate.sgt, self.value, _value(other)))
+
+    def equals(self, other: "int | Number") -> "Number":
+        """Whether they are equal: `==` of a dataclass is for Python."""
+        return Number(arith.cmpi(arith.CmpIPredicate.eq, self.value, _value(other)))
+
+    def at_most(self, most: int) -> "Number":
+        """The lesser of it and a constant."""
+        return Number(arith.minui(self.value, _value(most)))
+
+
+def number(value: int) -> Number:
+    """A constant."""
+    return Number(_utils.c(value, _i32()))
+
+
+def thread() -> Number:
+    """The number of the thread, in a kernel of one warpgroup."""
+    return Number(_utils.thread_idx())
+
+
+def where(condition: Number, one: "int | Number", other: "int | Number") -> Number:
+    """One number where a bool is true, else the other one."""
+    return Number(arith.select(condition.value, _value(one), _value(other)))
+
+
+def ballot(condition: Number) -> Number:
+    """The bools of the warp's threads as bits; all 32 threads take part."""
+    kind = nvvm.VoteSyncKind.ballot
+    return Number(nvvm.vote_sync(_all_of_warp(), condition.value, kind, results=[_i32()]))
+
+
+def ones(bits: Number) -> Number:
+    """How many bits are 1."""
+    return Number(llvm.intr_ctpop(bits.value))
+
+
+def sum_of(x: Number, threads: int) -> Number:
+    """The sum over each `threads` neighbours, a power of two up to a warp; all 32 take part."""
+    distance = 1
+    while distance < threads:
+        x += Number(_utils.shfl_bfly(x.value, distance))
+        distance *= 2
+    return x
+
+
+def load(ref: Any, *at: "int | Number") -> Number:
+    """ref[at], of u8 or i32."""
+    read = memref.load(ref, [_index(i) for i in at])
+    return Number(read if read.type == _i32() else arith.extui(_i32(), read))
+
+
+def store(ref: Any, x: Number, *at: "int | Number") -> None:
+    """ref[at] = x, of i32."""
+    memref.store(x.value, ref, [_index(i) for i in at])
+
+
+class Words:
+    """An array of u8 as words of `width` bytes, 1 or 4: for copies of several elements at a time.
+
+    The array lies row by row without gaps, and begins at a multiple of the width.
+    """
+
+    def __init__(self, ref: Any, width: int) -> None:
+        self._start, self._width = _utils.memref_ptr(ref), width
+
+    def load(self, byte: Number) -> Any:
+        """The word that begins at a byte, which is a multiple of the width."""
+        word = ir.IntegerType.get_signless(8 * self._width)
+        return llvm.load(word, self._at(byte), alignment=self._width)
+
+    def store(self, word: Any, byte: Number) -> None:
+        """Overwrite the word that begins at a byte, likewise."""
+        llvm.store(word, self._at(byte), alignment=self._width)
+
+    def _at(self, byte: Number) -> Any:
+        return _utils.getelementptr(self._start, [byte.value], ir.IntegerType.get_signless(8))
+
+
+def repeat(
+    count: int,
+    take: Callable[[Sequence[Number], Sequence[Number]], Sequence[Number]],
+    start: Sequence[Number] = (),
+    *,
+    at_a_time: int,
+) -> Sequence[Number]:
+    """Carry numbers through rounds: take(steps, carried), of `at_a_time` steps each.
+
+    What a round loads for all of its steps before it stores anything is under way together. The
+    last round is whole, too: steps from `count` on must do no harm.
+    """
+    at_a_time = min(at_a_time, count)
+    rounds = -(-count // at_a_time)
+    if rounds == 1:
+        return take([number(i) for i in range(count)], start)
+    begin, end, by_one = map(_value, (0, rounds, 1))
+    loop: Any = scf.ForOp(begin, end, by_one, [x.value for x in start])
+    with ir.InsertionPoint(loop.body):
+        first = Number(loop.induction_variable) * at_a_time
+        carried = [Number(value) for value in loop.inner_iter_args]
+        carried = take([first + i for i in range(at_a_time)], carried)
+        scf.yield_([x.value for x in carried])
+    return [Number(value) for value in loop.results]
+
+
+@contextlib.contextmanager
+def when(condition: Number) -> Generator[None]:
+    """What the block writes is done only by threads of which a bool is true."""
+    with _utils.when(condition.value):
+        yield
+
+
+def wait_for_all() -> None:
+    """Wait until all threads are here, and see what they have stored in shared memory."""
+    _utils.warpgroup_barrier()
+
+
+def _value(x: "int | Number") -> Any:
+    return x.value if isinstance(x, Number) else _utils.c(x, _i32())
+
+
+def _index(x: "int | Number") -> Any:
+    return arith.index_cast(ir.IndexType.get(), _value(x))
+
+
+def _i32() -> Any:
+    return ir.IntegerType.get_signless(32)
+
+
+def _all_of_warp() -> Any:
+    return _utils.c(0xFFFFFFFF, _i32())

@@ -1,0 +1,399 @@
+"""Runs a lowered kernel of Mosaic GPU in NumPy: what Mosaic hands to LLVM, not what Pallas traces.
+
+All threads of all programs go through the operations in step, so a value is an array [programs,
+threads]. It knows the operations on numbers of single threads, and refuses all others. An address
+is an i64: the number of its array, and the byte in it. Each access is checked: that it is inside,
+aligned, of something that was written, and, in shared memory, that a barrier lies between a store
+and another thread's access.
+"""
+
+import contextlib
+import functools
+import math
+import operator
+
+import jax
+import numpy as np
+from jax._src.interpreters import mlir
+from jax._src.lib import mosaic_gpu_dialect
+from jax.experimental.mosaic.gpu import core
+from jaxlib.mlir import ir, passmanager
+
+from tests.attention.lowering import lowered
+
+SHARED = 0
+ARRAY = 32  # the bits of an address within an array
+DTYPES = {"i1": np.bool_, "i8": np.uint8, "i32": np.int32, "i64": np.int64, "index": np.int64}
+
+
+def kernel_of(function, *args):
+    """The module of the only Mosaic kernel of a function, as bytes."""
+    jax.clear_caches()
+    core.KNOWN_KERNELS.clear()
+    lowered(function, *args, platform="cuda")
+    jax.clear_caches()
+    (module,) = core.KNOWN_KERNELS.values()
+    return module
+
+
+def run(module, *inputs):
+    """The results of a kernel, as the arrays that follow the inputs."""
+    with function_of(module) as function:
+        launch = Launch(inputs)
+        launch.host(function)
+        return launch.results()
+
+
+def shared_memory(module):
+    """The bytes of shared memory of a program."""
+    with function_of(module) as function:
+        host = {op.operation.name: op.operation for op in blocks(function)[0]}
+        size = list(host["gpu.launch"].operands)[-1].owner
+        return size.attributes["value"].value
+
+
+@contextlib.contextmanager
+def function_of(module):
+    context = mlir.make_ir_context()
+    mosaic_gpu_dialect.register_dialect(context)
+    with context, ir.Location.unknown():
+        context.allow_unregistered_dialects = True
+        parsed = ir.Module.parse(module)
+        plan = "builtin.module(mosaic_gpu-serde{serialize=false})"
+        passmanager.PassManager.parse(plan).run(parsed.operation)
+        (function,) = [op for op in parsed.body.operations if blocks(op)]
+        yield function
+
+
+def blocks(op):
+    return [block for region in op.operation.regions for block in region]
+
+
+class Memory:
+    """An array: bytes [copies, size], who wrote each one, and when it was written and read."""
+
+    def __init__(self, copies, size, data=None):
+        self.bytes = np.zeros((copies, size), np.uint8)
+        self.written = np.full((copies, size), -1)
+        self.read = np.full((copies, size), -1)
+        self.writer = np.full((copies, size), -1)
+        if data is not None:
+            self.bytes[0] = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            self.written[:] = 0
+
+
+class Ref:
+    """A memref: the address of its first array element, and how many elements lie before it."""
+
+    def __init__(self, start, offset, kind):
+        self.start, self.offset = start, offset
+        self.dtype = np.dtype(DTYPES[str(kind.element_type)])
+        self.shape = [d for d in kind.shape if d >= 0]
+        self.strides = [math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))]
+
+    def at(self, *index):
+        inside = [(i >= 0) & (i < size) for i, size in zip(index, self.shape, strict=True)]
+        elements = sum((i * s for i, s in zip(index, self.strides, strict=True)), self.offset)
+        return self.start + elements * self.dtype.itemsize, functools.reduce(operator.and_, inside)
+
+
+class Launch:
+    """A launch of a kernel.
+
+    Attributes:
+        values: What each MLIR value is: an array, or a `Ref`.
+        arrays: The memory of each array, by its number; inputs and outputs are numbered from 1.
+        now: The number of barriers that were passed, from 1 on.
+        active: Which threads run, bool[programs, threads].
+    """
+
+    def __init__(self, inputs):
+        self.inputs, self.values, self.arrays, self.outputs, self.now = inputs, {}, {}, {}, 1
+
+    def host(self, function):
+        for op in blocks(function)[0]:
+            if op.operation.name == "gpu.launch":
+                self.launch(op.operation)
+            elif op.operation.name in {"arith.constant", "builtin.unrealized_conversion_cast"}:
+                self.step(op.operation)
+
+    def results(self):
+        for _, memory in self.outputs.values():
+            assert (memory.written > 0).all(), "a place of a result is not written"
+        return [
+            memory.bytes[0].view(ref.dtype).reshape(ref.shape)
+            for ref, memory in (self.outputs[i] for i in sorted(self.outputs))
+        ]
+
+    def launch(self, op):
+        *sizes, shared = [int(self.get(x).item()) for x in list(op.operands)[-7:]]
+        grid, block = sizes[:3], sizes[3:]
+        assert block == [128, 1, 1]
+        programs, (x, y, _) = math.prod(grid), grid
+        self.arrays[SHARED] = Memory(programs, shared)
+        program, self.thread = np.ix_(np.arange(programs), np.arange(128))
+        self.program = {"x": program % x, "y": program // x % y, "z": program // (x * y)}
+        self.active = np.ones((programs, 128), bool)
+        self.block(blocks(op)[0])
+
+    def block(self, block):
+        for op in block:
+            if op.operation.name in {"scf.yield", "gpu.terminator"}:
+                return [self.get(x) for x in op.operation.operands]
+            self.step(op.operation)
+        return []
+
+    def get(self, value):
+        return self.values[value]
+
+    def step(self, op):
+        names = {"scf.for": self.loop, "scf.if": self.branch}
+        if op.name in names:
+            return names[op.name](op)
+        operands = [self.values.get(x) for x in op.operands]
+        result = getattr(self, op.name.replace(".", "_"))(op, *operands)
+        if len(op.results) == 1 and result is not None:
+            kind = str(op.results[0].type)
+            if kind in DTYPES:
+                assert result.dtype == DTYPES[kind], (op.name, result.dtype, kind)
+            self.values[op.results[0]] = result
+        return None
+
+    def loop(self, op):
+        start, end, step, *carried = [self.get(x) for x in op.operands]
+        (body,) = blocks(op)
+        for i in range(start.item(), end.item(), step.item()):
+            self.values[body.arguments[0]] = np.full((1, 1), i, start.dtype)
+            for argument, value in zip(list(body.arguments)[1:], carried, strict=True):
+                self.values[argument] = value
+            carried = self.block(body)
+        for result, value in zip(op.results, carried, strict=True):
+            self.values[result] = value
+
+    def branch(self, op):
+        outer = self.active
+        self.active = outer & self.get(op.operands[0])
+        assert not op.results
+        assert len(blocks(op)) == 1
+        if self.active.any():
+            self.block(blocks(op)[0])
+        self.active = outer
+
+    # Memory.
+
+    def builtin_unrealized_conversion_cast(self, op, source):
+        if "mosaic_gpu.from_kernel_arg_idx" not in op.attributes:
+            return source  # to the same memref, or to its fields
+        number = op.attributes["mosaic_gpu.from_kernel_arg_idx"].value
+        ref = Ref(np.full((1, 1), number + 1 << ARRAY, np.int64), 0, op.results[0].type)
+        size = math.prod(ref.shape) * ref.dtype.itemsize
+        if number < len(self.inputs):
+            given = self.inputs[number]
+            assert list(given.shape) == ref.shape
+            assert given.dtype == ref.dtype
+            self.arrays[number + 1] = Memory(1, size, given)
+        else:
+            self.arrays[number + 1] = Memory(1, size)
+            self.outputs[number] = ref, self.arrays[number + 1]
+        return ref
+
+    def gpu_dynamic_shared_memory(self, op):
+        return Ref(np.full((1, 1), SHARED << ARRAY, np.int64), 0, op.results[0].type)
+
+    def memref_view(self, op, whole, start):
+        return Ref(whole.start + start, 0, op.results[0].type)
+
+    def memref_subview(self, op, whole, *dynamic):
+        dynamic = list(dynamic)
+        offsets = [
+            dynamic.pop(0) if offset == ir.ShapedType.get_dynamic_size() else offset
+            for offset in op.attributes["static_offsets"]
+        ]
+        assert not dynamic
+        assert set(op.attributes["static_strides"]) == {1}
+        part = Ref(whole.start, whole.offset, op.results[0].type)
+        part.strides = whole.strides[-len(part.shape) :]
+        part.offset = part.offset + sum(map(operator.mul, offsets, whole.strides))
+        return part
+
+    def memref_load(self, op, ref, *index):
+        address, inside = ref.at(*index)
+        return self.read(address, ref.dtype, inside)
+
+    def memref_store(self, op, value, ref, *index):
+        address, inside = ref.at(*index)
+        self.write(address, value, inside)
+
+    def llvm_extractvalue(self, op, ref):
+        (field,) = op.attributes["position"]
+        return {1: ref.start, 2: np.int64(0) + ref.offset}[field]
+
+    def llvm_getelementptr(self, op, start, index):
+        assert str(op.attributes["elem_type"]) == "i8"
+        return start + index
+
+    def llvm_load(self, op, address):
+        dtype = np.dtype(DTYPES[str(op.results[0].type)])
+        assert op.attributes["alignment"].value == dtype.itemsize
+        return self.read(address, dtype)
+
+    def llvm_store(self, op, value, address):
+        assert op.attributes["alignment"].value == value.dtype.itemsize
+        self.write(address, value)
+
+    def places(self, address, width, inside):
+        """Of each active thread, the array, the copy and the bytes that it accesses."""
+        address, inside = np.broadcast_arrays(address, inside, self.active)[:2]
+        assert inside[self.active].all(), "an index is out of range"
+        address = address[self.active]
+        (number,) = set((address >> ARRAY).tolist())
+        memory, first = self.arrays[number], address & ((1 << ARRAY) - 1)
+        assert (first % width == 0).all(), "an address is not aligned"
+        assert (first + width <= memory.bytes.shape[1]).all(), "an address is behind the array"
+        program, thread = np.nonzero(self.active)
+        copy = program if number == SHARED else np.zeros_like(program)
+        return number, memory, (copy[:, None], first[:, None] + np.arange(width)), thread[:, None]
+
+    def read(self, address, dtype, inside=True):
+        number, memory, at, thread = self.places(address, dtype.itemsize, inside)
+        assert (memory.written[at] >= 0).all(), "what is read was not written"
+        if number == SHARED:
+            seen = (memory.written[at] < self.now) | (memory.writer[at] == thread)
+            assert seen.all(), "no barrier lies between a store and another thread's load"
+        memory.read[at] = self.now
+        result = np.zeros(self.active.shape, dtype)
+        result[self.active] = memory.bytes[at].view(dtype)[:, 0]
+        return result
+
+    def write(self, address, value, inside=True):
+        number, memory, at, thread = self.places(address, value.dtype.itemsize, inside)
+        value = np.broadcast_to(value, self.active.shape)[self.active]
+        new = np.ascontiguousarray(value)[:, None].view(np.uint8)
+        if number == SHARED:
+            # Threads may store the same twice.
+            is_used = (memory.written[at] == self.now) | (memory.read[at] == self.now)
+            assert (~is_used | (memory.bytes[at] == new)).all(), "no barrier lies before a store"
+        else:
+            assert (memory.written[at] < 0).all(), "a place of a result is written twice"
+        memory.bytes[at] = new
+        assert (memory.bytes[at] == new).all(), "threads store different values in one place"
+        memory.written[at], memory.writer[at] = self.now, thread
+
+    # Threads.
+
+    def gpu_thread_id(self, op):
+        return self.thread if axis(op) == "x" else np.zeros((1, 1), np.int64)
+
+    def gpu_block_dim(self, op):
+        return np.full((1, 1), 128 if axis(op) == "x" else 1, np.int64)
+
+    def gpu_block_id(self, op):
+        return self.program[axis(op)]
+
+    def gpu_barrier(self, op):
+        assert self.active.all()
+        self.now += 1
+
+    def llvm_inline_asm(self, op, *operands):
+        text = op.attributes["asm_string"].value
+        if text == "bar.sync $0, 128;":
+            self.gpu_barrier(op)
+        else:
+            assert text.startswith("fence.mbarrier_init")
+
+    def nvvm_elect_sync(self, op):
+        return self.thread % 32 == 0
+
+    def by_warp(self, mask, x):
+        """[..., 32]; all threads of a warp must be there."""
+        warps = self.active.reshape(-1, 32)
+        assert (mask == -1).all()
+        assert (warps.all(1) | ~warps.any(1)).all()
+        return np.broadcast_to(x, self.active.shape).reshape(-1, 4, 32)
+
+    def nvvm_vote_sync(self, op, mask, condition):
+        assert "ballot" in str(op.attributes["kind"])
+        bits = self.by_warp(mask, condition).astype(np.uint32) << np.arange(32, dtype=np.uint32)
+        votes = np.bitwise_or.reduce(bits, -1, keepdims=True).view(np.int32)
+        return np.repeat(votes, 32, -1).reshape(self.active.shape)
+
+    def nvvm_shfl_sync(self, op, mask, x, distance, clamp):
+        assert (clamp == 31).all()
+        lane, kind = np.arange(32), str(op.attributes["kind"])
+        source = {"bfly": lane ^ distance.item(), "idx": lane * 0 + distance.item()}
+        (source,) = [source[name] for name in source if name in kind]
+        return self.by_warp(mask, x)[..., source].reshape(self.active.shape)
+
+    # Numbers.
+
+    def arith_constant(self, op):
+        value = op.attributes["value"]
+        dtype = DTYPES[str(op.results[0].type)]
+        return np.array(value.value, np.int64).astype(dtype).reshape(1, 1)
+
+    def arith_index_cast(self, op, x):
+        return x.astype(DTYPES[str(op.results[0].type)])
+
+    def arith_extui(self, op, x):
+        return unsigned(x).astype(DTYPES[str(op.results[0].type)])
+
+    def arith_cmpi(self, op, x, y):
+        signed = "eq ne lt le gt ge".split()
+        number = op.attributes["predicate"].value
+        if number >= len(signed):
+            number, x, y = number - 4, unsigned(x), unsigned(y)
+        return getattr(operator, signed[number])(x, y)
+
+    def arith_select(self, op, condition, x, y):
+        return np.where(condition, x, y)
+
+    def llvm_intr_ctpop(self, op, x):
+        return np.bitwise_count(unsigned(x)).astype(x.dtype)
+
+    def llvm_mlir_constant(self, op):
+        return self.arith_constant(op)
+
+    def llvm_ptrtoint(self, op, x):
+        return x
+
+    llvm_inttoptr = llvm_ptrtoint
+
+
+def axis(op):
+    return str(op.attributes["dimension"])[-2]
+
+
+def unsigned(x):
+    return x if x.dtype.kind in "ub" else x.view(f"u{x.dtype.itemsize}")
+
+
+def as_unsigned(function):
+    def method(_, op, x, y):
+        return function(unsigned(x), unsigned(y)).view(x.dtype)
+
+    return method
+
+
+def truncated(x, y):
+    return np.trunc(x / y).astype(x.dtype)
+
+
+for _name, _function in {
+    "arith_addi llvm_add": operator.add,
+    "arith_subi": operator.sub,
+    "arith_muli llvm_mul": operator.mul,
+    "arith_andi": operator.and_,
+    "arith_ori": operator.or_,
+    "arith_shli": operator.lshift,
+    "arith_divsi": truncated,
+    "arith_remsi": np.fmod,
+}.items():
+    for _each in _name.split():
+        setattr(Launch, _each, lambda _, op, x, y, function=_function: function(x, y))
+for _name, _function in {
+    "arith_divui": operator.floordiv,
+    "arith_remui": operator.mod,
+    "arith_minui": np.minimum,
+    "arith_shrui": operator.rshift,
+}.items():
+    setattr(Launch, _name, as_unsigned(_function))
