@@ -21,7 +21,6 @@ from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, TileLists, made
-from shapeexec.attention.backends.mosaic_gpu._semantics import parameters, semantics
 from shapeexec.attention.backends.mosaic_gpu._threads import (
     WARP,
     WARPGROUP,
@@ -78,7 +77,7 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         ],
         grid=(heads * programs,),
         grid_names=("program",),
-        compiler_params=plgpu.CompilerParams(**parameters(semantics())),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )(kinds.reshape(heads, queries, keys))
     return TileLists(*(x.reshape(*lead, *x.shape[1:]) for x in results))
 

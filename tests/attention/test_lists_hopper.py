@@ -14,18 +14,17 @@ if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
 from shapeexec.attention import _lists_hopper
-from shapeexec.attention.backends.mosaic_gpu import _semantics
 from tests.attention import lockstep
 
 both_sides = pytest.mark.parametrize("side", ["query", "key"])
 
 
-def assert_right(kinds, *, side, room, semantics="warpgroup"):
+def assert_right(kinds, *, side, room):
     def make(kinds):
         lists = _lists_hopper.lists(kinds, room=room, side=side)
         return [getattr(lists, name) for name in FIELDS]
 
-    with _device.assumed(_device.HOPPER), _semantics.using(semantics):
+    with _device.assumed(_device.HOPPER):
         module = lockstep.kernel_of(make, kinds)
     made = lockstep.run(module, kinds.reshape(-1, *kinds.shape[2:]))
     right = _by_operations(kinds, room=room, side=side)
@@ -34,11 +33,10 @@ def assert_right(kinds, *, side, room, semantics="warpgroup"):
 
 
 @both_sides
-@pytest.mark.parametrize("semantics", ["warpgroup", "lane"])
 @pytest.mark.parametrize("kinds", CASES.values(), ids=CASES)
-def test_the_kernel_makes_the_lists_that_operations_make(kinds, side, semantics):
+def test_the_kernel_makes_the_lists_that_operations_make(kinds, side):
     room = columns_of(kinds, side)
-    assert_right(kinds, side=side, room=room, semantics=semantics)
+    assert_right(kinds, side=side, room=room)
 
 
 @both_sides
@@ -82,11 +80,10 @@ def test_lists_of_mapped_kinds_are_those_of_a_batch():
 
 
 @both_sides
-@pytest.mark.parametrize("semantics", ["warpgroup", "lane"])
 @pytest.mark.parametrize("kinds", LARGE.values(), ids=LARGE)
-def test_kinds_of_any_shape_fit_into_shared_memory(kinds, side, semantics):
+def test_kinds_of_any_shape_fit_into_shared_memory(kinds, side):
     assert _lists_hopper.suffices(kinds.shape)
-    with _device.assumed(_device.HOPPER), _semantics.using(semantics):
+    with _device.assumed(_device.HOPPER):
         module = lockstep.kernel_of(
             lambda kinds: vars(_lists_hopper.lists(kinds, room=1, side=side)), kinds
         )

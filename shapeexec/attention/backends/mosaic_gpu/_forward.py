@@ -14,6 +14,7 @@ arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,8 +39,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Item,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
-
-import os
 
 ONE = os.environ.get("ONE_F") == "1"
 _STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile

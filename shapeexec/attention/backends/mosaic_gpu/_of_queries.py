@@ -12,6 +12,7 @@ gradient would cost more. Code shared with the kernel for keys is in `_gradients
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +37,6 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
-
-import os
 
 ONE = os.environ.get("ONE_Q") == "1"
 _SHAPE = (ROWS, PIECE)
