@@ -16,9 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
-
-_BLOCK = 64  # rows and columns cleared at a time: few registers are left where copies are made
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 
 
 def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
@@ -36,49 +34,36 @@ def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
 def copy_in_valid(
     ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
 ) -> None:
-    """Copy as `copy_in` does, with 0 in the rows from `valid` on; for a whole warpgroup.
+    """Start a copy as `copy_in` does, whose rows from `valid` on `clear_copied` is to clear.
 
     Args:
         ref: See `copy_in`.
         at: See `copy_in`.
         shared: See `copy_in`.
-        ready: See `copy_in`.
-        landed: A barrier that only this warpgroup uses.
+        ready: See `copy_in`. If there are rows to clear, `clear_copied` arrives at it.
+        landed: A barrier that only the warpgroup uses that copies.
         valid: The number of valid rows; it may exceed the number of rows.
     """
-    begin_copy_in_valid(ref, at, shared, ready, landed, valid)
-    end_copy_in_valid(shared, ready, landed, valid)
-
-
-def begin_copy_in_valid(
-    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
-) -> None:
-    """The first half of `copy_in_valid`, which does not wait."""
-    is_whole = valid >= shared.shape[0]
     lax.cond(
-        is_whole,
-        lambda: copy_in(ref, at, shared, ready),
+        valid < shared.shape[0],
         lambda: copy_in(ref, at, shared, landed),
+        lambda: copy_in(ref, at, shared, ready),
     )
 
 
-def end_copy_in_valid(shared: Ref, ready: Ref, landed: Ref, valid: Array) -> None:
-    """The second half of `copy_in_valid`: wait for the copy, and clear rows, if there are any."""
-    rows, columns = shared.shape
-    across = columns // _BLOCK
+def clear_copied(
+    products: Products | InterpretedProducts,
+    shared: Ref,
+    ready: Ref,
+    landed: Ref,
+    valid: Array,
+) -> None:
+    """Wait for a copy of `copy_in_valid`, and clear its rows, if any are not valid."""
 
-    @pl.when(valid < rows)
+    @pl.when(valid < shared.shape[0])
     def _() -> None:
         plgpu.barrier_wait(landed)
-
-        # A loop, since each copy of its body takes time to compile.
-        @pl.loop(0, rows // _BLOCK * across)
-        def _(i: Array) -> None:
-            row, column = lax.div(i, across) * _BLOCK, lax.rem(i, across) * _BLOCK
-            block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
-            value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
-            block[...] = clear_rows(valid - row, value)
-
+        products.clear(shared, valid)
         plgpu.commit_smem()
         plgpu.barrier_arrive(ready)
 

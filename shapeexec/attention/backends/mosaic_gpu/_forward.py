@@ -29,7 +29,7 @@ from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -190,7 +190,7 @@ class _Kernel:
 
         @pl.when(item.count == 0)
         def _nothing() -> None:
-            out[...] = plgpu.layout_cast(jnp.zeros(out.shape, out.dtype), plgpu.Layout.WGMMA)
+            self.block.products.clear(out, jnp.int32(0))
             for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 
@@ -214,12 +214,11 @@ class _Kernel:
         """Put the output and the statistics of an item's rows into shared memory."""
         weights = self.config.weights
         shape = sums.values.shape
-        row = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=plgpu.Layout.WGMMA)
-        is_valid = row < item.query_length - first_query
         alive = weights.is_alive(sums.largest, sums.weight)
         share = jnp.where(alive, 1 / sums.weight, 0.0)
-        is_valid &= along_rows(alive, shape)
-        out[...] = jnp.where(is_valid, sums.values * along_rows(share, shape), 0).astype(out.dtype)
+        shown = alive & (positions(ROWS, of="rows") < item.query_length - first_query)
+        values = sums.values * along_rows(share, shape)
+        out[...] = jnp.where(along_rows(shown, shape), values, 0).astype(out.dtype)
         statistics = weights.statistics(sums.largest, sums.weight, alive)
         for ref, value in zip(of_rows, statistics, strict=True):
             ref[...] = value

@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._copies import clear_copied, copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -173,6 +173,7 @@ class IntoQueries:
     ) -> None:
         """Start the copy of an item's keys, with 0 behind the valid ones, as dq sums over all."""
         copy_in_valid(ref, at, shared, ready, self.landed, valid)
+        clear_copied(self.products, shared, ready, self.landed, valid)
 
     def open(self, item: Item) -> None:
         """Prepare for the first piece of a head's queries."""

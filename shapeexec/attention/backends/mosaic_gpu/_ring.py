@@ -18,9 +18,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._copies import (
-    begin_copy_in_valid,
+    clear_copied,
     copy_in,
-    end_copy_in_valid,
+    copy_in_valid,
 )
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
@@ -80,7 +80,7 @@ class Stream:
         if self.landed is None:
             copy_in(source.ref, at, *to)
         else:
-            begin_copy_in_valid(source.ref, at, *to, self.landed, valid)
+            copy_in_valid(source.ref, at, *to, self.landed, valid)
         return Owed(position, valid)
 
     def nothing_owed(self) -> "Owed":
@@ -91,7 +91,8 @@ class Stream:
         """Clear the rows of a piece behind the valid length, when its copy has arrived."""
         if self.landed is not None:
             place = self.place(owed.position)
-            end_copy_in_valid(self.tiles.at[place], self.ready.at[place], self.landed, owed.valid)
+            shared, ready = self.tiles.at[place], self.ready.at[place]
+            clear_copied(self.products, shared, ready, self.landed, owed.valid)
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece, and return its place."""

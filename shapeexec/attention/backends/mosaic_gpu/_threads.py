@@ -16,7 +16,7 @@ from typing import Any
 
 from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf
+from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
 
 WARP = 32
 """The threads of a warp, which run in step."""
@@ -176,6 +176,30 @@ def when(condition: Number) -> Generator[None]:
 def wait_for_all() -> None:
     """Wait until all threads are here, and see what they have stored in shared memory."""
     _utils.warpgroup_barrier()
+
+
+def clear_rows(tile: Any, first: Number) -> None:
+    """Overwrite the rows of a tile with 0 from `first` on.
+
+    Args:
+        tile: [rows / 8, columns / 64, 8, 64] of 16 bits. The elements of 64 columns of a row may be
+            in any order, as they are swizzled.
+        first: A row; it may be negative, unlike other numbers.
+    """
+    kind = ir.MemRefType(tile.type)
+    words = kind.shape[1] * 8  # of 16 bytes in a row
+    vector_type = ir.VectorType.get((8,), kind.element_type)
+    zero = ir.FloatAttr.get(kind.element_type, 0.0)
+    zeros = arith.constant(vector_type, ir.DenseElementsAttr.get_splat(vector_type, zero))
+    # From a row that is known late: else the compiler unrolls the loop, and hoists all addresses.
+    begin = Number(arith.maxsi(first.value, _value(0))) * words + thread()
+    loop: Any = scf.ForOp(begin.value, _value(kind.shape[0] * 8 * words), _value(WARPGROUP))
+    with ir.InsertionPoint(loop.body):
+        word = Number(loop.induction_variable)
+        row, column = word // words, word % words
+        at = row // 8, column // 8, row % 8, column % 8 * 8
+        vector.store(zeros, tile, [_index(i) for i in at])
+        scf.yield_([])
 
 
 def _value(x: "int | Number") -> Any:
