@@ -269,33 +269,37 @@ class _Kernel:
         begin = me * size
         end = jnp.minimum(begin + size, starts[lists])
 
-        def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-            which, begin, number, ring = carry
-            low, high = starts[which], starts[which + 1]
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            which, begin, number, ring, (low, high, item) = carry
+            # What it loads arrives while this list is visited.
+            following = self._list(jnp.minimum(which + 1, lists - 1))
             stop = jnp.minimum(end, high)
             count = stop - begin
             part = me - lax.div(low, size)
 
             @pl.when(count > 0)
             def _() -> None:
-                segment = _Segment(self._item(which), which, part, begin - low, count)
+                segment = _Segment(item, which, part, begin - low, count)
                 visit(segment, number, ring)
 
             visited = jnp.where(count > 0, 1, 0)
-            return which + 1, stop, number + visited, ring + count * self._pieces
+            return which + 1, stop, number + visited, ring + count * self._pieces, following
 
-        zero = jnp.int32(0)
-        first = (self.shares.first[me], begin, zero, zero)
-        *_, number, ring = lax.while_loop(lambda carry: carry[1] < end, step, first)
+        zero, first = jnp.int32(0), self.shares.first[me]
+        initial = (first, begin, zero, zero, self._list(jnp.minimum(first, lists - 1)))
+        *_, number, ring, _ = lax.while_loop(lambda carry: carry[1] < end, step, initial)
         return number, ring
 
-    def _item(self, which: Array) -> Item:
+    def _list(self, which: Array) -> tuple[Array, Array, Item]:
+        """The first tile of a list, that of the next list, and its item."""
+        low, high = self.shares.starts[which], self.shares.starts[which + 1]
         heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
         batch, head = lax.div(which, heads), lax.rem(which, heads)
         lists = self.sparsity.lists
         at = (*at_or_0(lists.counts, batch, head), 0)
         lengths = self.sparsity.query_lengths[batch], self.sparsity.key_lengths[batch]
-        return Item(batch, head, jnp.int32(0), lists.full[at], lists.counts[at], *lengths)
+        item = Item(batch, head, jnp.int32(0), lists.full[at], lists.counts[at], *lengths)
+        return low, high, item
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Send the operands of a segment; for the warpgroup that moves memory."""

@@ -14,7 +14,6 @@ arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +39,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-ONE = os.environ.get("ONE_F") == "1"
 _STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
@@ -323,15 +321,7 @@ class _ItemSoftmax:
             last = values.receive(position - 1)
             products.add(total, softmax.weights, values.tiles.at[last])
             scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
-            if is_partial is None:
-                scores = lax.cond(
-                    i >= self.full,
-                    lambda x: self.rule.masked(keys.begins, place, x),
-                    lambda x: x,
-                    scores,
-                )
-            else:
-                scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
+            scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
             keys.release(position)
             return self._weigh(scores, softmax.largest, softmax.weight)
 
@@ -348,15 +338,6 @@ class _ItemSoftmax:
         """The softmax of all pieces but the first; full ones come before partial ones."""
         values, products = self.kernel.values, self.kernel.block.products
         step = functools.partial(self._step, total=total)
-        if ONE:
-            softmax = lax.fori_loop(
-                1, self.count, functools.partial(step, is_partial=None), softmax
-            )
-            last = values.receive(self.start + self.count - 1)
-            products.add(total, softmax.weights, values.tiles.at[last])
-            result = products.read(total)
-            values.release(self.start + self.count - 1)
-            return _Sums(result, softmax.largest, softmax.weight)
         softmax = lax.fori_loop(1, self.full, functools.partial(step, is_partial=False), softmax)
         begin = jnp.maximum(self.full, 1)
         partial = functools.partial(step, is_partial=True)

@@ -12,7 +12,6 @@ gradient would cost more. Code shared with the kernel for keys is in `_gradients
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +37,6 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
-ONE = os.environ.get("ONE_Q") == "1"
 _SHAPE = (ROWS, PIECE)
 _PIECES = TILE // PIECE  # pieces per tile, which is also the number of warpgroups
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
@@ -265,15 +263,7 @@ class _Kernel:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
                 score = rule.biased(self.keys.begins, place, products.read(scores, pending=1))
-                if partial is None:
-                    score = lax.cond(
-                        i >= full,
-                        lambda x: rule.masked(self.keys.begins, place, x),
-                        lambda x: x,
-                        score,
-                    )
-                else:
-                    score = rule.masked(self.keys.begins, place, score) if partial else score
+                score = rule.masked(self.keys.begins, place, score) if partial else score
                 weight = self.config.weights.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
@@ -286,9 +276,6 @@ class _Kernel:
             return begins
 
         full, count = item.full_pieces(PIECE), item.pieces(PIECE)
-        if ONE:
-            lax.fori_loop(0, count, functools.partial(step, partial=None), jnp.int32(0))
-            return products.read(total)
         last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
         lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)

@@ -78,8 +78,8 @@ def number(value: int) -> Number:
 
 
 def thread() -> Number:
-    """The number of the thread, in a kernel of one warpgroup."""
-    return Number(_utils.thread_idx())
+    """The number of the thread within its warpgroup."""
+    return Number(_utils.thread_idx()) % WARPGROUP
 
 
 def where(condition: Number, one: "int | Number", other: "int | Number") -> Number:
