@@ -111,7 +111,8 @@ def test_a_rival_that_refuses_short_sequences_is_reported_with_its_reason(monkey
     call = _serving._Call(1, 8, 8, 2, 2, 4, "causal", dtype="float32")
     monkeypatch.setattr(_serving, "_ON_A_CPU", ((), (call,)))
     monkeypatch.setattr(_serving, "_OF_JAX", ("no such rival", "xla"))
-    refused, measured = _serving.short()
+    refused, measured, *backward = _serving.short()
+    assert [one.case for one in backward] == [f"{call.name}, both"] * 2
     assert (refused.case, refused.compared) == (call.name, None)
     assert re.match("jax.nn with no such rival: ValueError: .*no such rival", refused.meaning)
     assert measured.meaning == "of jax.nn with xla"

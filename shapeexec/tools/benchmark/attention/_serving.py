@@ -1,16 +1,16 @@
 """Studies of inference: few queries against a cache, and short sequences, beside `jax.nn`.
 
-Calls are chained in one program, so times include the gaps between kernels. Our results are
-compared with the formula before they are timed; `_clock` times the programs.
+Our results are compared with the formula before they are timed; `_chained` times the programs.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import contextlib
 import dataclasses
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
+from shapeexec.tools.benchmark.attention._chained import Chains
 from shapeexec.tools.benchmark.attention._clock import clock
 from shapeexec.tools.benchmark.attention._contestant import (
     RefusalError,
@@ -33,10 +34,10 @@ from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultEr
 from shapeexec.tools.benchmark.attention.rivals import flash_attention_3
 
 Array = Any
-_CHAINED = 10  # calls in a program
-_COPIED = 2**29  # bytes of the copy that measures the bandwidth
+_COPIED = 2**27  # numbers of the copy that measures the bandwidth
 _OF_JAX = ("cudnn", "xla")
-_FLASH, _SPLIT = "flash_attention_3", "flash_attention_3, keys split"
+_OURS = "ours"
+_OF_FLASH = {"flash_attention_3": False, "flash_attention_3, keys split": True}  # splits
 _PAGES = (64, 128)  # rows of a page
 _Mask = Literal["full", "causal", "end", "tree", "documents"]
 
@@ -160,25 +161,13 @@ class _Call:
 
         return of_arrays
 
-    def check(
-        self,
-        arguments: tuple[Array, ...],
-        given: tuple[Array, ...],
-        *,
-        attend: Callable[..., Array] | None = None,
-    ) -> None:
-        """Compare a result for the last example with the formula in f32.
-
-        Args:
-            arguments: The arguments of the formula.
-            given: The arguments of the function: `arguments`, or the same with pages.
-            attend: The function; None: ours.
+    def check(self, arguments: tuple[Array, ...], got: np.ndarray) -> None:
+        """Compare a result for the last example, f32, with the formula.
 
         Raises:
             WrongResultError: They differ by more than rounding.
         """
         q, k, v, _, array = arguments
-        got = np.asarray(jax.jit(attend or self.ours)(*given)[-1], np.float32)
         k, v = (
             jnp.repeat(x[-1].astype(np.float32), self.heads // self.key_heads, 1) for x in (k, v)
         )
@@ -236,40 +225,72 @@ _ON_A_CPU = (
 
 def decode(*_: Sequence[Any]) -> Iterator[Finding]:
     """Few queries against a cache: beside rivals and one read of the cache; then with pages."""
-    on_gpu = jax.default_backend() == "gpu"
+    calls = _DECODE if jax.default_backend() == "gpu" else _ON_A_CPU[0]
+    chains = Chains()
+    for call in calls:
+        _begin(chains, call, passes=("forward",))
+        for rows in _PAGES:
+            shapes = jax.eval_shape(
+                lambda call=call, rows=rows: call.in_pages(call.arguments(), rows)
+            )
+            chains.begin((call, rows), call.ours, shapes=shapes, passes=("forward",))
+        for name, splits in _OF_FLASH.items():
+            with contextlib.suppress(RefusalError):
+                attend = call.flash(splits=splits)
+                chains.begin((call, name), attend, shapes=_shapes(call), passes=("forward",))
+    chains.wait()
     bandwidth = _bandwidth()
     yield from _absent()
-    for call in _DECODE if on_gpu else _ON_A_CPU[0]:
+    for call in calls:
         arguments = call.arguments()
-        call.check(arguments, arguments)
-        mine = _microseconds(call.ours, arguments)
-        yield from _against_rivals("decode", call, arguments=arguments, mine=mine)
-        yield from _against_flash(call, arguments=arguments, mine=mine)
+        call.check(arguments, chains.result((call, _OURS), arguments))
+        mine = chains.microseconds((call, _OURS), arguments)
+        yield from _against_rivals("decode", call, chains=chains, arguments=arguments, mine=mine)
+        yield from _against_flash(call, chains=chains, arguments=arguments, mine=mine)
         once = 1e6 * call.cache_bytes / bandwidth
         meaning = "of reading the cache as fast as a copy does"
         yield Finding("decode", call.name, "us", mine, once, meaning)
         for rows in _PAGES:
             paged = call.in_pages(arguments, rows)
-            call.check(arguments, paged)
-            case, time = f"{call.name}, pages of {rows}", _microseconds(call.ours, paged)
+            call.check(arguments, chains.result((call, rows), paged))
+            time = chains.microseconds((call, rows), paged)
+            case = f"{call.name}, pages of {rows}"
             yield Finding("decode", case, "us", time, mine, "of the cache in one array")
 
 
 def short(*_: Sequence[Any]) -> Iterator[Finding]:
     """Short sequences, forward and with backward, beside the best rival."""
-    on_gpu = jax.default_backend() == "gpu"
-    for call in _SHORT if on_gpu else _ON_A_CPU[1]:
+    calls = _SHORT if jax.default_backend() == "gpu" else _ON_A_CPU[1]
+    chains = Chains()
+    for call in calls:
+        _begin(chains, call, passes=PASSES)
+    chains.wait()
+    for call in calls:
         arguments = call.arguments()
-        call.check(arguments, arguments)
+        call.check(arguments, chains.result((call, _OURS), arguments))
         for passes in PASSES:
-            mine = _microseconds(call.ours, arguments, passes=passes)
-            yield from _against_rivals("short", call, arguments=arguments, mine=mine, passes=passes)
+            mine = chains.microseconds((call, _OURS), arguments, passes=passes)
+            known: Any = {"arguments": arguments, "mine": mine, "passes": passes}
+            yield from _against_rivals("short", call, chains=chains, **known)
+
+
+def _begin(chains: Chains, call: _Call, *, passes: Sequence[Pass]) -> None:
+    """Begin to compile our function and those of `jax.nn`."""
+    shapes = _shapes(call)
+    chains.begin((call, _OURS), call.ours, shapes=shapes, passes=passes)
+    for rival in _OF_JAX:
+        chains.begin((call, rival), call.theirs(rival), shapes=shapes, passes=passes)
+
+
+def _shapes(call: _Call) -> tuple[Any, ...]:
+    return jax.eval_shape(call.arguments)
 
 
 def _against_rivals(
     study: str,
     call: _Call,
     *,
+    chains: Chains,
     arguments: tuple[Array, ...],
     mine: float,
     passes: Pass = "forward",
@@ -278,7 +299,7 @@ def _against_rivals(
     case = call.name if passes == "forward" else f"{call.name}, {passes}"
     for rival in _OF_JAX:
         try:
-            times[rival] = _microseconds(call.theirs(rival), arguments, passes=passes)
+            times[rival] = chains.microseconds((call, rival), arguments, passes=passes)
         except (ValueError, RuntimeError) as error:  # jax.nn raises these where it refuses a call
             reason = f"jax.nn with {rival}: {in_one_line(error)}"
             yield Finding(study, case, "us", mine, None, reason)
@@ -290,22 +311,23 @@ def _against_rivals(
 def _absent() -> Iterator[Finding]:
     """The rivals that can take no call, and why."""
     probe = _DECODE[0]
-    for name in (_FLASH, _SPLIT):
+    for name, splits in _OF_FLASH.items():
         try:
-            probe.flash(splits=name == _SPLIT)
+            probe.flash(splits=splits)
         except RefusalError as error:
             yield Finding("decode", name, "us", None, None, str(error))
     why = "its workers take as many queries as keys"
     yield Finding("decode", "flex_attention", "us", None, None, why)
 
 
-def _against_flash(call: _Call, *, arguments: tuple[Array, ...], mine: float) -> Iterator[Finding]:
-    for name in (_FLASH, _SPLIT):
+def _against_flash(
+    call: _Call, *, chains: Chains, arguments: tuple[Array, ...], mine: float
+) -> Iterator[Finding]:
+    for name in _OF_FLASH:
         try:
-            attend = call.flash(splits=name == _SPLIT)
-            call.check(arguments, arguments, attend=attend)
-            theirs = _microseconds(attend, arguments)
-        except RefusalError:  # `_absent` reports a missing package; others lack this call's mask
+            call.check(arguments, chains.result((call, name), arguments))
+            theirs = chains.microseconds((call, name), arguments)
+        except KeyError:  # `_absent` reports a missing package; others lack this call's mask
             continue
         except Exception as error:  # as in rows: a failing rival ends nothing
             yield Finding("decode", call.name, "us", mine, None, f"{name}: {in_one_line(error)}")
@@ -313,38 +335,10 @@ def _against_flash(call: _Call, *, arguments: tuple[Array, ...], mine: float) ->
             yield Finding("decode", call.name, "us", mine, theirs, f"of {name}")
 
 
-def _microseconds(
-    attend: Callable[..., Array], arguments: tuple[Array, ...], *, passes: Pass = "forward"
-) -> float:
-    """The microseconds of one of several chained calls, by the host's clock."""
-    chained = _chained if passes == "forward" else _chained_gradients
-    program = compiled(functools.partial(chained, attend), arguments)
-    return 1e3 * clock(program.call, arguments).wall / _CHAINED
-
-
-def _chained(attend: Callable[..., Array], q: Array, *rest: Array) -> Array:
-    """The queries of each call are the result of the one before."""
-    for _ in range(_CHAINED):
-        q = attend(q, *rest)
-    return q
-
-
-def _chained_gradients(  # noqa: PLR0917 - operands of attention
-    attend: Callable[..., Array], q: Array, k: Array, v: Array, *rest: Array
-) -> tuple[Array, list[Any]]:
-    """The queries of each call are the gradient of the ones before."""
-    d_out, others = q, []
-    for _ in range(_CHAINED):
-        _, pull = jax.vjp(lambda *operands: attend(*operands, *rest), q, k, v)
-        q, *gradients = pull(d_out)
-        others.append(gradients)  # results of the program, or XLA would leave them out
-    return q, others
-
-
 def _bandwidth() -> float:
     """Bytes read and written a second by a copy."""
     on_gpu = jax.default_backend() == "gpu"
-    x = jnp.ones(_COPIED if on_gpu else _COPIED // 8, np.int8)
+    x = jnp.ones(_COPIED if on_gpu else _COPIED // 8, np.float32)
     program = compiled(_copied, (x,))
     return 2 * x.nbytes / (1e-3 * clock(program.call, (x,)).wall)
 

@@ -1,0 +1,86 @@
+"""Chained calls of attention: all programs are compiled on all cores first, then timed in turn.
+
+The calls of a program are chained, so times include the gaps between kernels.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import concurrent.futures
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.tools.benchmark.attention._clock import clock
+from shapeexec.tools.benchmark.attention._contestant import Program, compiled, compilers
+from shapeexec.tools.benchmark.attention._problems import Pass
+
+Array = Any
+Attend = Callable[..., Array]
+
+_CHAINED = 10  # calls in a program
+
+
+class Chains:
+    """Programs by the keys of their owner, each of one call and of several chained ones."""
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[Hashable, str], concurrent.futures.Future[Program]] = {}
+
+    def begin(
+        self, key: Hashable, attend: Attend, *, shapes: tuple[Any, ...], passes: Sequence[Pass]
+    ) -> None:
+        """Begin to compile attend(q, k, v, ...): one call, and chains of these passes.
+
+        Args:
+            key: A name for `result` and `microseconds`.
+            attend: The function.
+            shapes: The shapes of its arguments.
+            passes: The passes of the chains.
+        """
+        functions = {"forward": _chained, "both": _chained_gradients}
+        wanted: dict[str, Callable[..., Any]] = {"result": attend}
+        wanted |= {name: functools.partial(functions[name], attend) for name in passes}
+        for name, function in wanted.items():
+            self._programs[key, name] = compilers().submit(compiled, function, shapes)
+
+    def wait(self) -> None:
+        """Wait until nothing compiles any more."""
+        concurrent.futures.wait(self._programs.values())
+
+    def result(self, key: Hashable, arguments: tuple[Any, ...]) -> np.ndarray:
+        """The result of one call for the last example, f32; raises what compiling it raised."""
+        program = self._programs[key, "result"].result()
+        return np.asarray(program.call(*arguments)[-1], np.float32)
+
+    def microseconds(
+        self, key: Hashable, arguments: tuple[Any, ...], *, passes: Pass = "forward"
+    ) -> float:
+        """The microseconds of a chained call, by the host's clock; raises as `result` does."""
+        program = self._programs[key, passes].result()
+        return 1e3 * clock(program.call, arguments).wall / _CHAINED
+
+
+def _chained(attend: Attend, q: Array, *rest: Array) -> Array:
+    """The queries of each call are the result of the one before."""
+    for _ in range(_CHAINED):
+        q = attend(q, *rest)
+    return q
+
+
+def _chained_gradients(  # noqa: PLR0917 - operands of attention
+    attend: Attend, q: Array, k: Array, v: Array, *rest: Array
+) -> tuple[Array, list[Any]]:
+    """The queries of each call are the gradient of the ones before."""
+    d_out, others = q, []
+    for _ in range(_CHAINED):
+        _, pull = jax.vjp(lambda *operands: attend(*operands, *rest), q, k, v)
+        q, *gradients = pull(d_out)
+        others.append(gradients)  # results of the program, or XLA would leave them out
+    return q, others
