@@ -9,6 +9,7 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.attention.backends import xla
+from shapeexec.attention.masks import Lengths
 from tests.attention.test_choose import CALL
 from tests.tolerance import assert_close
 
@@ -59,4 +60,15 @@ def test_a_cache_may_hold_anything_behind_its_length(group):
 @pytest.mark.parametrize("sizes", SIZES)
 def test_short_sequences_are_one_tile_and_few_queries_have_long_ones(sizes):
     call = dataclasses.replace(CALL, query_size=sizes[0], key_size=sizes[1])
-    assert xla.backend.tile(call, sx.Full()) == SIZES[sizes]
+    assert xla.backend.tile(call, sx.Causal()) == SIZES[sizes]
+
+
+def test_tiles_are_large_where_none_can_be_skipped_and_heads_are_few():
+    call = dataclasses.replace(CALL, query_size=1000, key_size=300)
+    assert xla.backend.tile(call, sx.Full()) == (512, 256)
+    assert xla.backend.tile(dataclasses.replace(call, query_size=70), sx.Full()) == (70, 256)
+    many = dataclasses.replace(call, batch=16)
+    for other, mask in ((many, sx.Full()), (call, sx.Causal()), (call, sx.Full() & Lengths())):
+        assert xla.backend.tile(other, mask) == (128, 128)
+    ragged = dataclasses.replace(call, is_ragged=True)
+    assert xla.backend.tile(ragged, sx.Full()) == (128, 128)

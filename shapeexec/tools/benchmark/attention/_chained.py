@@ -24,7 +24,12 @@ from shapeexec.tools.benchmark.attention._problems import Pass
 Array = Any
 Attend = Callable[..., Array]
 
-_CHAINED = 10  # calls in a program
+_CHAINED = 10
+"""Calls in a program on a GPU, where a single one is too short to be timed.
+
+On a CPU a program has one: XLA transposes keys for `jax.nn`, and would do it once for all calls,
+while layers of a model have keys of their own.
+"""
 
 
 class Chains:
@@ -64,12 +69,17 @@ class Chains:
     ) -> float:
         """The microseconds of a chained call, by the host's clock; raises as `result` does."""
         program = self._programs[key, passes].result()
-        return 1e3 * clock(program.call, arguments).wall / _CHAINED
+        return 1e3 * clock(program.call, arguments).wall / _calls()
+
+
+def _calls() -> int:
+    """The number of calls in a program."""
+    return _CHAINED if jax.default_backend() == "gpu" else 1
 
 
 def _chained(attend: Attend, q: Array, *rest: Array) -> Array:
     """The queries of each call are the result of the one before."""
-    for _ in range(_CHAINED):
+    for _ in range(_calls()):
         q = attend(q, *rest)
     return q
 
@@ -79,7 +89,7 @@ def _chained_gradients(  # noqa: PLR0917 - operands of attention
 ) -> tuple[Array, list[Any]]:
     """The queries of each call are the gradient of the ones before."""
     d_out, others = q, []
-    for _ in range(_CHAINED):
+    for _ in range(_calls()):
         _, pull = jax.vjp(lambda *operands: attend(*operands, *rest), q, k, v)
         q, *gradients = pull(d_out)
         others.append(gradients)  # results of the program, or XLA would leave them out
