@@ -50,7 +50,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 _LONG = 8
-"""From this mean number of tiles in a row on, one kernel is faster than two; see docs/adr/0009."""
+"""From this mean number of tiles in a row on, one kernel is faster than two, with 128 columns of
+keys; with 64 from half of it on. See docs/adr/0009."""
 
 
 class MosaicGpu:
@@ -162,7 +163,7 @@ class MosaicGpu:
         if rows of tiles are long. If their length is unknown at trace time, two kernels run.
         """
         row = (work.density or 0.0) * config.signature.query_size / TILE
-        return is_possible(config) and row >= _LONG
+        return is_possible(config) and row >= _LONG * config.columns[0] / 128
 
     def _prepare(self, signature: Signature, work: Work, *, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias
