@@ -218,8 +218,17 @@ _SHORT = tuple(
     for mask, is_ragged in _MASKS
 )
 _ON_A_CPU = (
-    (_Call(1, 1, 2048, 4, 2, 64, is_ragged=True, dtype="float32"),),
-    (_Call(2, 128, 128, 4, 4, 64, "causal", dtype="float32"),),
+    (
+        _Call(1, 1, 2048, 4, 2, 64, is_ragged=True, dtype="float32"),
+        _Call(4, 1, 4096, 4, 4, 64, dtype="float32"),
+        _Call(4, 1, 4096, 8, 2, 64, is_ragged=True, dtype="float32"),
+        _Call(4, 4, 4096, 8, 2, 64, "end", is_ragged=True),
+    ),
+    (
+        _Call(2, 128, 128, 4, 4, 64, "causal", dtype="float32"),
+        *(_Call(1, 256, 256, 4, 4, 64, dtype=dtype) for dtype in ("float32", "bfloat16")),
+        *(_Call(1, 1024, 1024, 4, 4, 64, dtype=dtype) for dtype in ("float32", "bfloat16")),
+    ),
 )
 
 
