@@ -19,11 +19,11 @@ from jax._src.lib import mosaic_gpu_dialect
 from jax.experimental.mosaic.gpu import core
 from jaxlib.mlir import ir, passmanager
 
+from tests.attention.lockstep_numbers import DTYPES, Numbers
 from tests.attention.lowering import lowered
 
 SHARED = 0
 ARRAY = 32  # the bits of an address within an array
-DTYPES = {"i1": np.bool_, "i8": np.uint8, "i32": np.int32, "i64": np.int64, "index": np.int64}
 
 
 def kernel_of(function, *args):
@@ -42,6 +42,14 @@ def run(module, *inputs):
         launch = Launch(inputs)
         launch.host(function)
         return launch.results()
+
+
+def left_in_shared_memory(module, *inputs, before):
+    """Each program's bytes of shared memory after a kernel; all of them are `before` at first."""
+    with function_of(module) as function:
+        launch = Launch(inputs, before)
+        launch.host(function)
+        return launch.arrays[SHARED].bytes
 
 
 def shared_memory(module):
@@ -94,21 +102,24 @@ class Ref:
     def at(self, *index):
         inside = [(i >= 0) & (i < size) for i, size in zip(index, self.shape, strict=True)]
         elements = sum((i * s for i, s in zip(index, self.strides, strict=True)), self.offset)
-        return self.start + elements * self.dtype.itemsize, functools.reduce(operator.and_, inside)
+        is_inside = functools.reduce(operator.and_, inside, True)
+        return self.start + elements * self.dtype.itemsize, is_inside
 
 
-class Launch:
+class Launch(Numbers):
     """A launch of a kernel.
 
     Attributes:
+        shared: What each byte of shared memory is at first; None: it must not be read.
         values: What each MLIR value is: an array, or a `Ref`.
         arrays: The memory of each array, by its number; inputs and outputs are numbered from 1.
         now: The number of barriers that were passed, from 1 on.
         active: Which threads run, bool[programs, threads].
     """
 
-    def __init__(self, inputs):
+    def __init__(self, inputs, shared=None):
         self.inputs, self.values, self.arrays, self.outputs, self.now = inputs, {}, {}, {}, 1
+        self.shared = shared
 
     def host(self, function):
         for op in blocks(function)[0]:
@@ -128,12 +139,15 @@ class Launch:
     def launch(self, op):
         *sizes, shared = [int(self.get(x).item()) for x in list(op.operands)[-7:]]
         grid, block = sizes[:3], sizes[3:]
-        assert block == [128, 1, 1]
+        threads = block[0]
+        assert block == [threads, 1, 1]
         programs, (x, y, _) = math.prod(grid), grid
         self.arrays[SHARED] = Memory(programs, shared)
-        program, self.thread = np.ix_(np.arange(programs), np.arange(128))
+        if self.shared is not None:
+            self.arrays[SHARED].bytes[:], self.arrays[SHARED].written[:] = self.shared, 0
+        program, self.thread = np.ix_(np.arange(programs), np.arange(threads))
         self.program = {"x": program % x, "y": program // x % y, "z": program // (x * y)}
-        self.active = np.ones((programs, 128), bool)
+        self.active = np.ones((programs, threads), bool)
         self.block(blocks(op)[0])
 
     def block(self, block):
@@ -147,7 +161,7 @@ class Launch:
         return self.values[value]
 
     def step(self, op):
-        names = {"scf.for": self.loop, "scf.if": self.branch}
+        names = {"scf.for": self.loop, "scf.if": self.branch, "scf.index_switch": self.switch}
         if op.name in names:
             return names[op.name](op)
         operands = [self.values.get(x) for x in op.operands]
@@ -162,21 +176,37 @@ class Launch:
     def loop(self, op):
         start, end, step, *carried = [self.get(x) for x in op.operands]
         (body,) = blocks(op)
-        for i in range(start.item(), end.item(), step.item()):
-            self.values[body.arguments[0]] = np.full((1, 1), i, start.dtype)
+        outer, i = self.active, start
+        while (outer & (i < end)).any():
+            self.active = outer & (i < end)
+            assert not carried or (self.active == outer).all()
+            self.values[body.arguments[0]] = i
             for argument, value in zip(list(body.arguments)[1:], carried, strict=True):
                 self.values[argument] = value
             carried = self.block(body)
+            i = i + step
+        self.active = outer
         for result, value in zip(op.results, carried, strict=True):
             self.values[result] = value
 
     def branch(self, op):
-        outer = self.active
-        self.active = outer & self.get(op.operands[0])
         assert not op.results
         assert len(blocks(op)) == 1
+        self.only(self.get(op.operands[0]), blocks(op)[0])
+
+    def switch(self, op):
+        which, cases = self.get(op.operands[0]), list(op.attributes["cases"])
+        default, *others = blocks(op)
+        assert not op.results
+        self.only(~np.isin(which, cases), default)
+        for case, block in zip(cases, others, strict=True):
+            self.only(which == case, block)
+
+    def only(self, condition, block):
+        outer = self.active
+        self.active = outer & condition
         if self.active.any():
-            self.block(blocks(op)[0])
+            self.block(block)
         self.active = outer
 
     # Memory.
@@ -212,7 +242,9 @@ class Launch:
         assert not dynamic
         assert set(op.attributes["static_strides"]) == {1}
         part = Ref(whole.start, whole.offset, op.results[0].type)
-        part.strides = whole.strides[-len(part.shape) :]
+        dropped = len(whole.shape) - len(part.shape)
+        assert list(op.attributes["static_sizes"]) == [1] * dropped + part.shape
+        part.strides = whole.strides[dropped:]
         part.offset = part.offset + sum(map(operator.mul, offsets, whole.strides))
         return part
 
@@ -221,6 +253,12 @@ class Launch:
         return self.read(address, ref.dtype, inside)
 
     def memref_store(self, op, value, ref, *index):
+        address, inside = ref.at(*index)
+        self.write(address, value, inside)
+
+    def vector_store(self, op, value, ref, *index):
+        assert "alignment" in op.attributes, "it is compiled to a store for each element"
+        assert op.attributes["alignment"].value == value.dtype.itemsize
         address, inside = ref.at(*index)
         self.write(address, value, inside)
 
@@ -285,7 +323,7 @@ class Launch:
         return self.thread if axis(op) == "x" else np.zeros((1, 1), np.int64)
 
     def gpu_block_dim(self, op):
-        return np.full((1, 1), 128 if axis(op) == "x" else 1, np.int64)
+        return np.full((1, 1), self.active.shape[1] if axis(op) == "x" else 1, np.int64)
 
     def gpu_block_id(self, op):
         return self.program[axis(op)]
@@ -297,6 +335,7 @@ class Launch:
     def llvm_inline_asm(self, op, *operands):
         text = op.attributes["asm_string"].value
         if text == "bar.sync $0, 128;":
+            assert self.active.shape[1] == 128, "other warpgroups would not wait"
             self.gpu_barrier(op)
         else:
             assert text.startswith("fence.mbarrier_init")
@@ -309,7 +348,7 @@ class Launch:
         warps = self.active.reshape(-1, 32)
         assert (mask == -1).all()
         assert (warps.all(1) | ~warps.any(1)).all()
-        return np.broadcast_to(x, self.active.shape).reshape(-1, 4, 32)
+        return np.broadcast_to(x, self.active.shape).reshape(len(self.active), -1, 32)
 
     def nvvm_vote_sync(self, op, mask, condition):
         assert "ballot" in str(op.attributes["kind"])
@@ -324,76 +363,6 @@ class Launch:
         (source,) = [source[name] for name in source if name in kind]
         return self.by_warp(mask, x)[..., source].reshape(self.active.shape)
 
-    # Numbers.
-
-    def arith_constant(self, op):
-        value = op.attributes["value"]
-        dtype = DTYPES[str(op.results[0].type)]
-        return np.array(value.value, np.int64).astype(dtype).reshape(1, 1)
-
-    def arith_index_cast(self, op, x):
-        return x.astype(DTYPES[str(op.results[0].type)])
-
-    def arith_extui(self, op, x):
-        return unsigned(x).astype(DTYPES[str(op.results[0].type)])
-
-    def arith_cmpi(self, op, x, y):
-        signed = "eq ne lt le gt ge".split()
-        number = op.attributes["predicate"].value
-        if number >= len(signed):
-            number, x, y = number - 4, unsigned(x), unsigned(y)
-        return getattr(operator, signed[number])(x, y)
-
-    def arith_select(self, op, condition, x, y):
-        return np.where(condition, x, y)
-
-    def llvm_intr_ctpop(self, op, x):
-        return np.bitwise_count(unsigned(x)).astype(x.dtype)
-
-    def llvm_mlir_constant(self, op):
-        return self.arith_constant(op)
-
-    def llvm_ptrtoint(self, op, x):
-        return x
-
-    llvm_inttoptr = llvm_ptrtoint
-
 
 def axis(op):
     return str(op.attributes["dimension"])[-2]
-
-
-def unsigned(x):
-    return x if x.dtype.kind in "ub" else x.view(f"u{x.dtype.itemsize}")
-
-
-def as_unsigned(function):
-    def method(_, op, x, y):
-        return function(unsigned(x), unsigned(y)).view(x.dtype)
-
-    return method
-
-
-def truncated(x, y):
-    return np.trunc(x / y).astype(x.dtype)
-
-
-for _name, _function in {
-    "arith_addi llvm_add": operator.add,
-    "arith_subi": operator.sub,
-    "arith_muli llvm_mul": operator.mul,
-    "arith_andi": operator.and_,
-    "arith_ori": operator.or_,
-    "arith_shli": operator.lshift,
-    "arith_divsi": truncated,
-    "arith_remsi": np.fmod,
-}.items():
-    for _each in _name.split():
-        setattr(Launch, _each, lambda _, op, x, y, function=_function: function(x, y))
-for _name, _function in {
-    "arith_divui": operator.floordiv,
-    "arith_remui": operator.mod,
-    "arith_minui": np.minimum,
-    "arith_shrui": operator.rshift,
-}.items():
-    setattr(Launch, _name, as_unsigned(_function))

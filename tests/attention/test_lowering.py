@@ -16,17 +16,19 @@ if jax.__version_info__ < (0, 11):
 IDS = np.arange(512, dtype=np.int32)[None] // 100
 
 
-def gradient(size, *, bias=None, **options):
+def gradient(size, value_size=None, *, bias=None, **options):
     """A gradient at heads of this size: the kernels of both passes."""
 
-    def loss(x):
+    def loss(x, value):
         return sx.dot_product_attention(
-            *(x, x, x, bias, sx.Causal() & sx.Documents(IDS)),
+            *(x, x, value, bias, sx.Causal() & sx.Documents(IDS)),
             implementation="mosaic_gpu",
             **options,
         ).sum()
 
-    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 512, 2, size), jnp.bfloat16),)
+    sizes = size, size if value_size is None else value_size
+    operands = (jax.ShapeDtypeStruct((1, 512, 2, n), jnp.bfloat16) for n in sizes)
+    return jax.grad(loss, (0, 1)), (*operands,)
 
 
 def at_once(size):
@@ -39,7 +41,7 @@ def at_once(size):
     return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
 
 
-def few(page_rows=None):
+def few(page_rows=None, *, size=64):
     """Few queries against a cache, in pages maybe."""
 
     def attend(q, k, v, lengths, pages):
@@ -52,7 +54,7 @@ def few(page_rows=None):
         )
 
     cache = (2, 1024) if page_rows is None else (32, page_rows)
-    q, k = (jax.ShapeDtypeStruct((*lead, 2, 64), jnp.bfloat16) for lead in ((2, 4), cache))
+    q, k = (jax.ShapeDtypeStruct((*lead, 2, size), jnp.bfloat16) for lead in ((2, 4), cache))
     numbers = jax.ShapeDtypeStruct((2, 1024 // (page_rows or 1)), jnp.int32)
     lengths = jax.ShapeDtypeStruct((2,), jnp.int32)
     return attend, (q, k, k, lengths, None if page_rows is None else numbers)
@@ -66,6 +68,8 @@ def few(page_rows=None):
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
         pytest.param(few(), 1, id="few queries"),
         pytest.param(few(64), 1, id="pages"),
+        pytest.param(few(size=40), 1, id="few queries, narrow heads"),
+        pytest.param(gradient(200, 192), 3, id="wide heads, others of values"),
         pytest.param(
             gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow
         ),

@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature
+from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
@@ -36,6 +36,7 @@ from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
+    SUM_COLUMNS,
     SUMS,
     TILE,
     Item,
@@ -124,11 +125,12 @@ def forward_of_few(
         pages: The numbers of each example's pages, if k and v are pages; see `Work`.
 
     Returns:
-        The output f32[lists, parts, rows, V], and statistics f32[lists, parts, whole tiles of
-        rows] each. They are unspecified for parts that a list does not have.
+        The output f32[lists, parts, rows, V or more], and statistics f32[lists, parts, whole tiles
+        of rows] each. They are unspecified for parts that a list does not have.
     """
     form = _Form.of(config, packing)
     lists, rows = q.shape[:2]
+    columns = whole_tiles(v.shape[3], SUM_COLUMNS)
     of_rows = jax.ShapeDtypeStruct((lists, parts, form.warpgroups * ROWS), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return start(
@@ -136,7 +138,7 @@ def forward_of_few(
         functools.partial(_kernel, config, packing),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
-            "out": jax.ShapeDtypeStruct((lists, parts, rows, v.shape[3]), jnp.float32),
+            "out": jax.ShapeDtypeStruct((lists, parts, rows, columns), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),

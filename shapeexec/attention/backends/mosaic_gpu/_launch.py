@@ -58,6 +58,9 @@ class Config:
         """The numbers of columns of keys and of values in shared memory."""
         sizes = self.signature.head_size, self.signature.value_size
         key, value = (-(-size // 64) * 64 for size in sizes)
+        if key + value > 384:
+            # Shared memory has room for the output only if it takes that of the queries.
+            key = value = max(key, value)
         return key, value
 
     @property

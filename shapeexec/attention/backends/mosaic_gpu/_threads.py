@@ -198,7 +198,8 @@ def clear_rows(tile: Any, first: Number) -> None:
         word = Number(loop.induction_variable)
         row, column = word // words, word % words
         at = row // 8, column // 8, row % 8, column % 8 * 8
-        vector.store(zeros, tile, [_index(i) for i in at])
+        # Without the alignment it would be a store for each element.
+        vector.store(zeros, tile, [_index(i) for i in at], alignment=16)
         scf.yield_([])
 
 

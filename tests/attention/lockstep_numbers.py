@@ -1,0 +1,93 @@
+"""Operations on numbers, of a kernel that runs in NumPy: each by the name that MLIR has for it."""
+
+import operator
+
+import numpy as np
+
+DTYPES = {
+    "i1": np.bool_,
+    "i8": np.uint8,
+    "i32": np.int32,
+    "i64": np.int64,
+    "index": np.int64,
+    # Of these only the bytes are known.
+    "bf16": np.uint16,
+    "f16": np.uint16,
+    "vector<8xbf16>": np.dtype("V16"),
+    "vector<8xf16>": np.dtype("V16"),
+}
+
+
+class Numbers:
+    """The operations; operands and results are arrays, [programs, threads] or [1, 1]."""
+
+    def arith_constant(self, op):
+        value, dtype = op.attributes["value"], np.dtype(DTYPES[str(op.results[0].type)])
+        if dtype.kind == "V":
+            assert value.get_splat_value().value == 0
+            return np.zeros((1, 1), dtype)
+        return np.array(value.value, np.int64).astype(dtype).reshape(1, 1)
+
+    def arith_index_cast(self, op, x):
+        return x.astype(DTYPES[str(op.results[0].type)])
+
+    def arith_extui(self, op, x):
+        return unsigned(x).astype(DTYPES[str(op.results[0].type)])
+
+    def arith_cmpi(self, op, x, y):
+        signed = "eq ne lt le gt ge".split()
+        number = op.attributes["predicate"].value
+        if number >= len(signed):
+            number, x, y = number - 4, unsigned(x), unsigned(y)
+        return getattr(operator, signed[number])(x, y)
+
+    def arith_select(self, op, condition, x, y):
+        return np.where(condition, x, y)
+
+    def llvm_intr_ctpop(self, op, x):
+        return np.bitwise_count(unsigned(x)).astype(x.dtype)
+
+    def llvm_mlir_constant(self, op):
+        return self.arith_constant(op)
+
+    def llvm_ptrtoint(self, op, x):
+        return x
+
+    llvm_inttoptr = llvm_ptrtoint
+
+
+def unsigned(x):
+    return x if x.dtype.kind in "ub" else x.view(f"u{x.dtype.itemsize}")
+
+
+def as_unsigned(function):
+    def method(_, op, x, y):
+        return function(unsigned(x), unsigned(y)).view(x.dtype)
+
+    return method
+
+
+def truncated(x, y):
+    return np.trunc(x / y).astype(x.dtype)
+
+
+for _name, _function in {
+    "arith_addi llvm_add": operator.add,
+    "arith_subi": operator.sub,
+    "arith_muli llvm_mul": operator.mul,
+    "arith_andi": operator.and_,
+    "arith_ori": operator.or_,
+    "arith_shli": operator.lshift,
+    "arith_divsi": truncated,
+    "arith_remsi": np.fmod,
+    "arith_maxsi": np.maximum,
+}.items():
+    for _each in _name.split():
+        setattr(Numbers, _each, lambda _, op, x, y, function=_function: function(x, y))
+for _name, _function in {
+    "arith_divui": operator.floordiv,
+    "arith_remui": operator.mod,
+    "arith_minui": np.minimum,
+    "arith_shrui": operator.rshift,
+}.items():
+    setattr(Numbers, _name, as_unsigned(_function))
