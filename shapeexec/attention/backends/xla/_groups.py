@@ -238,6 +238,14 @@ class Group:
 
         return lax.fori_loop(0, count, step, carry)
 
+    @property
+    def is_one_full_tile(self) -> bool:
+        """Whether all queries and keys are in one tile that is known to need no mask."""
+        lists = self.lists
+        if not isinstance(lists.full, np.ndarray):
+            return False
+        return lists.tiles.shape[2:] == (1, 1) and bool(lists.full.all())
+
     def each_tile(self, row: Array, body: Callable[..., Any], *, carry: Any) -> Any:
         """`body(at, carry, is_partial=...)` for each tile of a row: full ones first."""
         lists = self.lists
