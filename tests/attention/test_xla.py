@@ -72,3 +72,21 @@ def test_tiles_are_large_where_none_can_be_skipped_and_heads_are_few():
         assert xla.backend.tile(other, mask) == (128, 128)
     ragged = dataclasses.replace(call, is_ragged=True)
     assert xla.backend.tile(ragged, sx.Full()) == (128, 128)
+
+
+def test_a_query_whose_scores_are_all_infinitely_low_gives_0_with_padding_and_without():
+    random = np.random.default_rng(0)
+    q, k, v = (random.normal(size=(1, 6, 2, 4)).astype(np.float32) for _ in range(3))
+    q[0, 0] = [-np.inf, 1, 1, 1]
+    k[..., 0] = abs(k[..., 0])
+
+    def out_and_gradients(q, k, v, lengths):
+        out, transpose = jax.vjp(lambda *x: attend(*x, lengths), q, k, v)
+        return out, *transpose(jnp.ones_like(out))
+
+    padded = (np.pad(x, ((0, 0), (0, 2), (0, 0), (0, 0))) for x in (q, k, v))
+    found = out_and_gradients(q, k, v, None)  # in one full tile
+    want = out_and_gradients(*padded, np.array([6], np.int32))
+    assert not np.any(found[0][:, 0])
+    for one, other in zip(found[:2], want[:2], strict=True):
+        assert_close(one, other[:, :6])

@@ -8,6 +8,7 @@
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,9 +97,16 @@ def forward_group(
     group: Group, arrays: dict[str, Array], *, carry: Any
 ) -> tuple[dict[str, Array], Any]:
     """The output and the log-sum-exp of a group; see `Setting.each_group`."""
+    by_tiles = functools.partial(_forward_by_tiles, group, arrays)
+    if not group.is_one_full_tile or group.setting.signature.bias is not None:
+        return by_tiles(), carry
+    results, total = _forward_at_once(group, arrays)
+    return lax.cond(jnp.isnan(total).any(), by_tiles, lambda: results), carry
+
+
+def _forward_by_tiles(group: Group, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The results of `forward_group`, tile by tile."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    if group.is_one_full_tile and group.setting.signature.bias is None:
-        return _forward_at_once(group, arrays), carry
 
     def on_row(row: Array, results: Any) -> Any:
         queries = _QueryTile(group, row, group.take_row(q, row))
@@ -125,13 +133,14 @@ def forward_group(
         "out": jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype),
         "logsumexp": jnp.zeros(q.shape[:3], q.dtype),
     }
-    return group.each_row(on_row, results), carry
+    return group.each_row(on_row, results)
 
 
-def _forward_at_once(group: Group, arrays: dict[str, Array]) -> dict[str, Array]:
-    """`forward_group` for one full tile.
+def _forward_at_once(group: Group, arrays: dict[str, Array]) -> tuple[dict[str, Array], Array]:
+    """The results of `forward_group` for one full tile, and the sums of weights, [B, N, tile].
 
-    XLA makes one kernel of a softmax in this form, but not of one that may have begun before.
+    XLA makes one kernel of a softmax in this form, but not of one that may have begun before. Where
+    all scores of a query are -inf its sum is NaN, and the results are not those of `forward_group`.
     """
     row = np.int32(0)
     k, v = (
@@ -142,7 +151,7 @@ def _forward_at_once(group: Group, arrays: dict[str, Array]) -> dict[str, Array]
     weights = jnp.exp(scores - largest[..., None])
     total = weights.sum(-1)
     out = _times_values(weights, v) / total[..., None]
-    return {"out": out, "logsumexp": largest + jnp.log(total)}
+    return {"out": out, "logsumexp": largest + jnp.log(total)}, total
 
 
 def backward_group(
