@@ -29,9 +29,6 @@ from shapeexec.attention.masks._value import is_known
 
 _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
 
-_HOPPER_HAS_ITS_OWN = True
-"""Whether lists are made by `_lists_hopper` where it runs. False: Triton's, as on older GPUs."""
-
 
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
     """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles], without the valid lengths."""
@@ -100,7 +97,7 @@ def _kernel_for(shape: tuple[int, ...]) -> Callable[..., TileLists] | None:
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
         return None
-    if _HOPPER_HAS_ITS_OWN and capability == _device.HOPPER and _compat.pallas_has("mosaic_gpu"):
+    if capability == _device.HOPPER and _compat.pallas_has("mosaic_gpu"):
         from shapeexec.attention.backends.mosaic_gpu import _support  # noqa: PLC0415 - see below
 
         if _support.of_device("cuda") is None:

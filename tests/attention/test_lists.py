@@ -6,7 +6,7 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import ConfigError
-from shapeexec.attention import _lists, _lists_kernel
+from shapeexec.attention import _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import TileKind
@@ -171,12 +171,10 @@ def test_inside_of_shard_map_a_kernel_makes_them_too(monkeypatch):
 
 
 @pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
-@pytest.mark.parametrize("own", [False, True])
-def test_a_hopper_has_a_kernel_of_its_own_and_one_switch_for_it(monkeypatch, capability, own):
+def test_a_hopper_has_a_kernel_of_its_own(monkeypatch, capability):
     monkeypatch.setattr(_device, "compute_capability", lambda: capability)
-    monkeypatch.setattr(_lists, "_HOPPER_HAS_ITS_OWN", own)
     text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
-    is_own = HAS_MOSAIC and own and capability == _device.HOPPER
+    is_own = HAS_MOSAIC and capability == _device.HOPPER
     assert ("@mosaic_gpu" in text, "triton" in text) == (is_own, not is_own)
 
 
