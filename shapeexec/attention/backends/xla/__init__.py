@@ -44,12 +44,7 @@ class _Xla:
     name = "xla"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """Tiles of up to `_TILE`; larger ones for short sequences, few queries and full masks.
-
-        Milliseconds of a full mask with its gradient in tiles of 128 x 128 and of `_LARGE` (f32,
-        two cores of an AMD EPYC): 59 and 31 (4 heads of 64, T = 1,024), 269 and 239 (T = 2,048), 53
-        and 35 (16 heads, T = 512), 261 and 284 (16 heads, T = 1,024).
-        """
+        """Tiles of up to `_TILE`; larger ones for short sequences, few queries and full masks."""
         queries, keys = signature.query_size, signature.key_size
         is_whole = mask == Full() and not signature.is_ragged and signature.page_size is None
         few_heads = signature.batch * signature.query_heads <= _MOST_HEADS

@@ -33,7 +33,7 @@ while layers of a model have keys of their own.
 
 
 class Chains:
-    """Programs by the keys of their owner, each of one call and of several chained ones."""
+    """Programs by the keys of their owner: of one call, for its result, and of chained ones."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[Hashable, str], concurrent.futures.Future[Program]] = {}
@@ -41,19 +41,29 @@ class Chains:
     def begin(
         self, key: Hashable, attend: Attend, *, shapes: tuple[Any, ...], passes: Sequence[Pass]
     ) -> None:
-        """Begin to compile attend(q, k, v, ...): one call, and chains of these passes.
+        """Begin to compile chains of attend(q, k, v, ...) for `microseconds`.
 
         Args:
-            key: A name for `result` and `microseconds`.
+            key: A name.
             attend: The function.
             shapes: The shapes of its arguments.
             passes: The passes of the chains.
         """
         functions = {"forward": _chained, "both": _chained_gradients}
-        wanted: dict[str, Callable[..., Any]] = {"result": attend}
-        wanted |= {name: functools.partial(functions[name], attend) for name in passes}
-        for name, function in wanted.items():
-            self._programs[key, name] = compilers().submit(compiled, function, shapes)
+        for name in passes:
+            self._compile((key, name), functools.partial(functions[name], attend), shapes=shapes)
+
+    def begin_with_result(
+        self, key: Hashable, attend: Attend, *, shapes: tuple[Any, ...], passes: Sequence[Pass]
+    ) -> None:
+        """As `begin`, and for `result` too."""
+        self._compile((key, "result"), attend, shapes=shapes)
+        self.begin(key, attend, shapes=shapes, passes=passes)
+
+    def _compile(
+        self, name: tuple[Hashable, str], function: Callable[..., Any], *, shapes: tuple[Any, ...]
+    ) -> None:
+        self._programs[name] = compilers().submit(compiled, function, shapes)
 
     def wait(self) -> None:
         """Wait until nothing compiles any more."""

@@ -242,11 +242,11 @@ def decode(*_: Sequence[Any]) -> Iterator[Finding]:
             shapes = jax.eval_shape(
                 lambda call=call, rows=rows: call.in_pages(call.arguments(), rows)
             )
-            chains.begin((call, rows), call.ours, shapes=shapes, passes=("forward",))
+            chains.begin_with_result((call, rows), call.ours, shapes=shapes, passes=("forward",))
         for name, splits in _OF_FLASH.items():
             with contextlib.suppress(RefusalError):
-                attend = call.flash(splits=splits)
-                chains.begin((call, name), attend, shapes=_shapes(call), passes=("forward",))
+                attend, shapes = call.flash(splits=splits), _shapes(call)
+                chains.begin_with_result((call, name), attend, shapes=shapes, passes=("forward",))
     chains.wait()
     bandwidth = _bandwidth()
     yield from _absent()
@@ -286,7 +286,7 @@ def short(*_: Sequence[Any]) -> Iterator[Finding]:
 def _begin(chains: Chains, call: _Call, *, passes: Sequence[Pass]) -> None:
     """Begin to compile our function and those of `jax.nn`."""
     shapes = _shapes(call)
-    chains.begin((call, _OURS), call.ours, shapes=shapes, passes=passes)
+    chains.begin_with_result((call, _OURS), call.ours, shapes=shapes, passes=passes)
     for rival in _OF_JAX:
         chains.begin((call, rival), call.theirs(rival), shapes=shapes, passes=passes)
 
