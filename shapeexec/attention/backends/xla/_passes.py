@@ -142,7 +142,7 @@ def _forward_at_once(group: Group, arrays: dict[str, Array]) -> tuple[dict[str, 
     XLA makes one kernel of a softmax in this form, but not of one that may have begun before. Where
     all scores of a query are -inf its sum is NaN, and the results are not those of `forward_group`.
     """
-    row = np.int32(0)
+    row: Any = np.int32(0)
     k, v = (
         group.take_column(arrays[name], group.at(row, row), is_partial=False) for name in ("k", "v")
     )
