@@ -11,11 +11,12 @@ behind a valid length inside an array are cleared here.
 
 from typing import Any
 
-from jax import Array, lax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 
 
@@ -44,7 +45,7 @@ def copy_in_valid(
         landed: A barrier that only the warpgroup uses that copies.
         valid: The number of valid rows; it may exceed the number of rows.
     """
-    lax.cond(
+    branch(
         valid < shared.shape[0],
         lambda: copy_in(ref, at, shared, landed),
         lambda: copy_in(ref, at, shared, ready),
@@ -60,7 +61,7 @@ def clear_copied(
 ) -> None:
     """Wait for a copy of `copy_in_valid`, and clear its rows, if any are not valid."""
 
-    @pl.when(valid < shared.shape[0])
+    @when(valid < shared.shape[0])
     def _() -> None:
         plgpu.barrier_wait(landed)
         products.clear(shared, valid)

@@ -24,6 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -217,12 +218,12 @@ def _kernel(
         **refs,
     )
 
-    @pl.when(warpgroup < readers)
+    @when(warpgroup < readers)
     def _compute() -> None:
         kernel.walk(kernel.attend)
         plgpu.wait_smem_to_gmem(0)
 
-    @pl.when(warpgroup == readers)
+    @when(warpgroup == readers)
     def _memory() -> None:
         kernel.drain(*kernel.walk(kernel.send))
 
@@ -279,7 +280,7 @@ class _Kernel:
             count = stop - begin
             part = me - lax.div(low, size)
 
-            @pl.when(count > 0)
+            @when(count > 0)
             def _() -> None:
                 segment = _Segment(item, which, part, begin - low, count)
                 visit(segment, number, ring)
@@ -376,7 +377,7 @@ class _Kernel:
 
             scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
             masked = functools.partial(rule.masked, self.keys.begins, place)
-            scores = lax.cond(i < partial, masked, lambda x: x, scores)
+            scores = branch(i < partial, masked, lambda x: x, scores)
             self.keys.release(ring + i)
             weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
             so_far = products.read(total)

@@ -25,6 +25,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
@@ -145,7 +146,7 @@ class _Kernel:
         """Start the copy of an item's queries."""
         at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
         ready = self.block.queue.ready.at[slot]
-        lax.cond(
+        branch(
             item.count > 0,
             lambda: copy_in(self.q, at, self.queries.at[slot], ready),
             lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
@@ -186,13 +187,13 @@ class _Kernel:
         first_query = item.row * TILE + warpgroup * ROWS
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
 
-        @pl.when(item.count == 0)
+        @when(item.count == 0)
         def _nothing() -> None:
             self.block.products.clear(out, jnp.int32(0))
             for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 
-        @pl.when(item.count > 0)
+        @when(item.count > 0)
         def _something() -> None:
             sums = _ItemSoftmax.of(self, item, mine, first_query, start).run()
             self._store(sums, item, first_query, out, of_rows)
@@ -298,7 +299,7 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        scores = lax.cond(
+        scores = branch(
             self.full == 0,
             lambda x: self.rule.masked(keys.begins, place, x),
             lambda x: x,

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._copies import clear_copied, copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
@@ -138,7 +139,7 @@ class InterpretedTotal(Total):
         item, place = summand.item, pl.ds(summand.first, PIECE)
         rows = self.ref.at[item.row, item.batch, place, item.head, self.columns]
 
-        @pl.when(summand.exists)
+        @when(summand.exists)
         def _() -> None:
             rows[...] = rows[...] + part
 
@@ -204,7 +205,7 @@ class IntoQueries:
         """
         place = place_of(position, _SLOTS)
         if self.crosses_ends:
-            d_score = lax.cond(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
+            d_score = branch(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
@@ -239,7 +240,7 @@ class IntoQueriesInTurns(IntoQueries):
         """
         plgpu.barrier_wait(self.met)
 
-        @pl.when(summand.exists & (_slot(summand) == self.warpgroup))
+        @when(summand.exists & (_slot(summand) == self.warpgroup))
         def _() -> None:
             self.total.add(self._product(summand, keys), summand)
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
@@ -294,13 +294,13 @@ def run(
         start: The first position in the rings: one for all, or a tuple with one for each stream.
     """
 
-    @pl.when(block.warpgroup < WARPGROUPS)
+    @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
         block.queue.consume(kernel.attend, start)
         plgpu.wait_smem_to_gmem(0)
 
-    @pl.when(block.warpgroup == WARPGROUPS)
+    @when(block.warpgroup == WARPGROUPS)
     def _memory() -> None:
         plgpu.set_max_registers(registers[1], action="decrease")
         end = block.queue.produce(kernel.begin, kernel.stream, start)

@@ -24,6 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
+from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
@@ -284,8 +285,8 @@ class _Kernel:
         # the next product starts.
         score = piece.rule.biased(self.queries.begins, place, products.read(scores))
         masked = functools.partial(self._masked, piece.rule, place)
-        is_full = piece.index < piece.item.full_pieces(PIECE)
-        score = lax.cond(is_full, lambda x: x, masked, score)
+        is_partial = piece.index >= piece.item.full_pieces(PIECE)
+        score = branch(is_partial, masked, lambda x: x, score)
         products.add(d_weights, value, d_out.transpose((1, 0)))
         vectors = self.queries.vectors[: len(self.rows.of_weights)]
         of_weights = (loaded(vector.at[place]) for vector in vectors)

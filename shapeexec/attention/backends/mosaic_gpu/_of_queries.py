@@ -23,6 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
@@ -226,7 +227,7 @@ class _Kernel:
         def step(piece: Array, delta: Array) -> Array:
             # One after the other: with wide heads the ring has room for a single piece.
             place = self.values.receive(start + piece)
-            delta = lax.cond(piece == warpgroup, lambda: summed(place), lambda: delta)
+            delta = branch(piece == warpgroup, lambda: summed(place), lambda: delta)
             self.values.release(start + piece)
             return delta
 

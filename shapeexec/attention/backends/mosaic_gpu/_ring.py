@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
     copy_in,
@@ -70,7 +71,7 @@ class Stream:
         one has been read.
         """
         place, valid = self.place(position), source.length - first
-        pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
         # Kept here: reading it from device memory again would stall the warpgroups that compute.
         self.begins[place] = first
         rows, at = pl.ds(first, self.rows), source.at(first, self.rows)

@@ -25,6 +25,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
@@ -121,7 +122,7 @@ class Programs:
 
     def _post(self, item: Item, taken: Array) -> Array:
         slot = place_of(taken, self.slots)
-        pl.when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
+        when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
         for place, value in enumerate(item):
             self.posts[slot, place] = value
         return slot
