@@ -159,4 +159,26 @@ CASES = [
     Case("a bias of queries", Causal(), bias=random_bias(1, 1, 192, 1)),
     Case("a bias of heads", Causal(), bias=random_bias(1, 2, 1, 1)),
     Case("extreme biases", Causal(), bias=extreme_bias(130, 192), queries=130),
+    # Heads of one tile, whose dq is stored by the kernel for keys: halves of it and whole ones
+    # without queries, or without keys.
+    Case("one tile", Causal(), queries=100, keys=72, head_sizes=(40, 64)),
+    Case(
+        "one tile, ragged",
+        Full(),
+        queries=128,
+        keys=128,
+        batch=6,
+        sizes=([128, 33, 64, 65, 0, 100], [128, 64, 100, 33, 64, 0]),
+    ),
+    Case(
+        "one tile, ragged, wide",
+        Documents(IDS[:, :128]),
+        queries=128,
+        keys=128,
+        heads=(1, 1),
+        head_sizes=(128, 128),
+        batch=2,
+        sizes=([64, 120], [120, 30]),
+    ),
+    Case("one tile, no full piece", SlidingWindow(3, 0), queries=60, keys=60, head_sizes=(64, 128)),
 ]

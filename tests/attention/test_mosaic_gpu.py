@@ -36,7 +36,8 @@ from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
 class AtOnce(mosaic_gpu.MosaicGpu):
     """Makes all gradients in one kernel, whether that is faster or not."""
 
-    def fuses(self, config, work):
+    def fuses(self, config, work, *, deterministic):
+        assert not deterministic
         assert max(config.columns) <= 128
         return True
 
@@ -81,6 +82,7 @@ QUICK = (
     "fp16",
     "a bias of pairs",
     "extreme",
+    "one tile",
 )
 
 

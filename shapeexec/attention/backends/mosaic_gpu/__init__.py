@@ -34,7 +34,7 @@ from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward, takes_whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
-from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
+from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible, is_single
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
@@ -138,7 +138,7 @@ class MosaicGpu:
         given = [] if d_logsumexp is None else [d_logsumexp]
         d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
         by_key = prepared.sparsity(side="key")
-        if not deterministic and self.fuses(config, work):
+        if self.fuses(config, work, deterministic=deterministic):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
             rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
             d_q, d_k, d_v = backward_at_once(
@@ -156,14 +156,18 @@ class MosaicGpu:
         )
         return (*gradients, None)
 
-    def fuses(self, config: Config, work: Work) -> bool:
-        """Whether one kernel for all three gradients is faster than two.
+    def fuses(self, config: Config, work: Work, *, deterministic: bool) -> bool:
+        """Whether one kernel for all three gradients is allowed, and faster than two.
 
         One kernel needs an f32 array that is zeroed, added to and rounded, which is worth its cost
-        if rows of tiles are long. If their length is unknown at trace time, two kernels run.
+        if rows of tiles are long. If their length is unknown at trace time, two kernels run. If a
+        head is one tile, it needs no such array, and each run gives the same bits.
         """
+        if is_single(config.signature):
+            return is_possible(config)
         row = (work.density or 0.0) * config.signature.query_size / TILE
-        return is_possible(config) and row >= _LONG * config.columns[0] / 128
+        is_faster = row >= _LONG * config.columns[0] / 128
+        return not deterministic and is_possible(config) and is_faster
 
     def _prepare(self, signature: Signature, work: Work, *, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias

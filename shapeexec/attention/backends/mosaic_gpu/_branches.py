@@ -1,7 +1,7 @@
 """Branches of kernels, cheaper to lower than those of `lax.cond` and `pl.when`.
 
-These convert their condition to a number, and Mosaic starts ptxas for each such conversion (jax 0.10
-to 0.12): a quarter of the time to lower a kernel. A select makes the same number.
+These convert their condition to a number, and Mosaic starts ptxas for each such conversion (jax
+0.10 to 0.12): a quarter of the time to lower a kernel. A select makes the same number.
 """
 
 # Pallas has partly unknown types.

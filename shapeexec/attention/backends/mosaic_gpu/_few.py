@@ -301,7 +301,9 @@ class _Kernel:
         lists = self.sparsity.lists
         at = (*at_or_0(lists.counts, batch, head), 0)
         lengths = self.sparsity.query_lengths[batch], self.sparsity.key_lengths[batch]
-        item = Item(batch, head, jnp.int32(0), lists.full[at], lists.counts[at], *lengths)
+        item = Item(
+            batch, head, jnp.int32(0), lists.full[at], lists.counts[at], jnp.int32(0), *lengths
+        )
         return low, high, item
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:

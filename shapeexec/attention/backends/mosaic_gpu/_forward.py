@@ -76,7 +76,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
             "values": ring(columns=value_columns, clears=True),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
-        table=lambda sparsity: sparsity.table(heads, 1, side="query"),
+        side="query",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=1,

@@ -4,7 +4,8 @@ The two warpgroups share the gradients of their scores in shared memory. A step 
 have written them, they are multiplied with the keys: each warpgroup makes its half of dq's columns,
 or, where columns are too few to be halved, the warpgroups make all of them in turns. The TMA unit
 adds the products to dq in device memory. Programs add in any order, so dq's last bits differ from
-run to run; it takes 5 products instead of the 7 of two kernels.
+run to run; it takes 5 products instead of the 7 of two kernels. If a head is one tile, each row of
+dq is one product, which is stored as it is.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -14,6 +15,8 @@ run to run; it takes 5 products instead of the 7 of two kernels.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +25,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._copies import clear_copied, copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
@@ -66,6 +69,11 @@ class Summand(NamedTuple):
     exists: Array
 
 
+def is_single(signature: Signature) -> bool:
+    """Whether a head is one tile, so that dq is the same in each run."""
+    return max(signature.query_size, signature.key_size) <= TILE
+
+
 class NotIntoQueries:
     """Replaces `IntoQueries` if another kernel computes dq: its methods only copy the keys."""
 
@@ -86,6 +94,9 @@ class NotIntoQueries:
         """See `IntoQueries`."""
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
+        """See `IntoQueries`."""
+
+    def close(self, item: Item) -> None:
         """See `IntoQueries`."""
 
     def leave(self) -> None:
@@ -119,6 +130,55 @@ class Total:
         plgpu.commit_smem()
         rows = self.ref.at[item.batch, place, item.head, self.columns]
         plgpu.copy_smem_to_gmem(self.part, rows, summand.exists, reduction_op="add")
+
+    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
+        """Finish the sum of an item; a warpgroup writes piece i if turn(i), bool[], holds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Single(Total):
+    """dq where each row is one product; `ref` and `part` have the dtype of the operands.
+
+    Attributes:
+        scale: The factor of dq.
+    """
+
+    scale: float
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """Start the store of a part, f32[queries, columns of a part], if it exists."""
+        self._store(part * self.scale, summand.item, summand.first, summand.exists)
+
+    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
+        """Store 0 in the pieces without keys."""
+        for piece in range(TILE // PIECE):
+
+            @when((item.pieces(PIECE) <= piece) & turn(piece))
+            def _(piece: int = piece) -> None:
+                zeros = jnp.zeros(self.part.shape, jnp.float32)
+                zeros = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
+                self._store(zeros, item, jnp.int32(piece * PIECE))
+
+    def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        self.part[...] = value.astype(self.part.dtype)
+        plgpu.commit_smem()
+        # Where the start is known, JAX refuses columns behind the array's end.
+        columns = pl.ds(self.columns.start + item.batch * 0, self.columns.size)
+        rows = self.ref.at[item.batch, pl.ds(first, PIECE), item.head, columns]
+        self._copy(rows, exists)
+
+    def _copy(self, rows: Ref, exists: Array | None) -> None:
+        # Products are under way, so this is no branch.
+        plgpu.copy_smem_to_gmem(self.part, rows, exists)
+
+
+class InterpretedSingle(Single):
+    """`Single` in the interpreter, which knows no copies under a condition."""
+
+    def _copy(self, rows: Ref, exists: Array | None) -> None:
+        copy = functools.partial(plgpu.copy_smem_to_gmem, self.part, rows)
+        copy() if exists is None else when(exists)(copy)
 
 
 class InterpretedTotal(Total):
@@ -210,6 +270,15 @@ class IntoQueries:
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
 
+    def close(self, item: Item) -> None:
+        """Finish dq after the last piece of a head's queries."""
+        self.total.close(item, self._is_turn)
+
+    def _is_turn(self, piece: int) -> Array:
+        """Whether this warpgroup writes a piece, in its columns."""
+        del piece
+        return self.warpgroup >= 0
+
     def leave(self) -> None:
         """Wait after the last addition, until the other warpgroup and the TMA unit have read."""
         plgpu.barrier_arrive(self.met)
@@ -247,6 +316,9 @@ class IntoQueriesInTurns(IntoQueries):
     def add(self, part: Any, summand: Summand) -> None:
         """Do nothing: `part` has started it."""
 
+    def _is_turn(self, piece: int) -> Array:
+        return self.warpgroup == piece % WARPGROUPS
+
 
 def _slot(summand: Summand) -> Array:
     """The slot of a summand's gradients of scores; also the warpgroup whose turn it is."""
@@ -265,10 +337,12 @@ def items_that_fit(config: Config) -> int:
 
 
 def totals(config: Config, q: Array, *, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`Total.ref` among the kernel's inputs; in the interpreter among its outputs.
+    """`Total.ref` among the kernel's inputs; in the interpreter, or if single, among its outputs.
 
-    It has whole columns, so more than `q` if its heads are narrow.
+    A sum has whole columns, so more than `q` if its heads are narrow.
     """
+    if is_single(config.signature):
+        return {}, {"total": jax.ShapeDtypeStruct(q.shape, q.dtype)}
     batch, queries, heads, _ = q.shape
     columns = config.columns[0]
     if config.interpret is None:
@@ -286,9 +360,15 @@ def into_queries(
     parts = scratch["parts"]
     width = parts.shape[2]
     first = 0 if _in_turns(config) else block.warpgroup * width
-    of_sum = Total if config.interpret is None else InterpretedTotal
+    on_device = config.interpret is None
+    own = (total, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup)
+    if is_single(config.signature):
+        single = Single if on_device else InterpretedSingle
+        to = single(*own, config.signature.scale)
+    else:
+        to = Total(*own) if on_device else InterpretedTotal(*own)
     return kind(
-        total=of_sum(total, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup),
+        total=to,
         d_scores=scratch["d_scores"],
         met=scratch["met"],
         landed=scratch["landed"],
@@ -301,9 +381,12 @@ def into_queries(
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `into_queries` takes."""
     width = config.columns[0] // (1 if _in_turns(config) else WARPGROUPS)
+    parts = {"dtype": jnp.float32, "transforms": SUMS}
+    if is_single(config.signature):
+        parts = {"dtype": dtype, "transforms": WIDE}
     return {
         "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "parts": plgpu.SMEM((WARPGROUPS, PIECE, width), jnp.float32, transforms=SUMS),
+        "parts": plgpu.SMEM((WARPGROUPS, PIECE, width), **parts),
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }

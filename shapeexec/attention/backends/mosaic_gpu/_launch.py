@@ -10,7 +10,6 @@ among programs.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -126,9 +125,14 @@ class Sparsity:
             packing,
         )
 
-    def table(self, heads: int, group: int, *, side: Side) -> Table:
-        """The table of the items of `heads` heads; see `Table`."""
-        return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), side)
+    def table(self, signature: Signature, *, side: Side) -> Table:
+        """The table of a kernel whose rows are queries, or keys."""
+        heads, group, columns = signature.query_heads, 1, signature.key_size
+        if side == "key":
+            heads, group, columns = signature.key_heads, signature.group, signature.query_size
+        lengths = (self.query_lengths, self.key_lengths)
+        overhangs = signature.is_ragged or columns % TILE > 0
+        return Table(self.lists, heads, group, lengths, side, overhangs)
 
 
 jax.tree_util.register_dataclass(Sparsity)
@@ -156,7 +160,7 @@ def launch(
     inputs: dict[str, Any],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, Any],
-    table: Callable[[Sparsity], Table],
+    side: Side,
     total: int,
     slots: int,
     copies: int,
@@ -170,7 +174,7 @@ def launch(
         inputs: Pytrees of arrays; `sparsity` is among them.
         outputs: Shapes and dtypes of the results.
         scratch: Shared memory and barriers.
-        table: Makes the table of items, from references to `sparsity`.
+        side: Whether the rows of the items are of queries or of keys.
         total: The number of items.
         slots: The most items in flight at a time.
         copies: The number of copies that each item begins with.
@@ -187,8 +191,8 @@ def launch(
 
     def kernel(**named: Any) -> None:
         own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
-        make_table = functools.partial(table, named["sparsity"])
-        body(_block(make_table, count=programs, copies=copies, **own), **named)
+        table = named["sparsity"].table(config.signature, side=side)
+        body(_block(table, count=programs, copies=copies, **own), **named)
 
     return start(config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs)
 
@@ -231,7 +235,7 @@ def start(
 
 
 def _block(
-    make_table: Callable[[], Table],
+    table: Table,
     *,
     count: int,
     copies: int,
@@ -244,7 +248,7 @@ def _block(
     schedule = {**schedule}
     word = schedule.pop("word")
     queue = _schedule.Programs(
-        table=make_table(),
+        table=table,
         me=lax.axis_index("program"),
         count=count,
         copies=copies,

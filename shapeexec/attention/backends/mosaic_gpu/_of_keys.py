@@ -67,7 +67,7 @@ def backward_at_once(
 ) -> list[Array]:
     """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
 
-    The gradient of the queries differs from run to run in the last bits.
+    The gradient of the queries differs from run to run in the last bits, if not `is_single`.
     """
     inputs, outputs = _into_queries.totals(config, q, key_tiles=sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
@@ -75,6 +75,8 @@ def backward_at_once(
     *made, d_k, d_v = _launched(
         config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into, slots=slots
     )
+    if _into_queries.is_single(config.signature):
+        return [made[0], d_k, d_v]
     total = inputs["total"][...] if not made else made[0].sum(0)
     d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
     return [d_q.astype(q.dtype), d_k, d_v]
@@ -114,7 +116,7 @@ def _launched(
             "d_outs": ring(columns=value_columns, vectors=[jnp.float32]),
             **({} if into is None else {"into": into}),
         },
-        table=lambda sparsity: sparsity.table(heads, config.signature.group, side="key"),
+        side="key",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2,
@@ -213,8 +215,8 @@ class _Kernel:
 
         def step(i: Array, position: Array) -> Array:
             head = item.head * group + i
-            full, count = self.block.queue.table.extent(item.batch, head, item.row)
-            return body(item._replace(head=head, full=full, count=count), position)
+            of_head = self.block.queue.table.of_head(item._replace(head=head), head)
+            return body(of_head, position)
 
         return lax.fori_loop(0, group, step, position)
 
@@ -268,6 +270,7 @@ class _Kernel:
         last = lax.fori_loop(0, count, step, jnp.int32(0))
         summand = Summand(item, start + count - 1, last, count > 0)
         self.into.add(self.into.part(summand, self.keys.at[slot]), summand)
+        self.into.close(item)
         return start + count
 
     def _gradients(self, piece: "_Piece", scores: Ref, d_weights: Ref) -> tuple[Array, Array]:

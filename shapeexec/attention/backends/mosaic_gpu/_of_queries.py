@@ -102,7 +102,7 @@ def backward_of_queries(
             "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             "values": ring(columns=value_columns),
         },
-        table=lambda sparsity: sparsity.table(heads, 1, side="query"),
+        side="query",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2 + len(of_rows),

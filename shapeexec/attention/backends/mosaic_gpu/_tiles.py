@@ -57,6 +57,7 @@ class Item(NamedTuple):
         row: The number of the row: a query tile, or a key tile.
         full: The number of its tiles that need no mask.
         count: The number of all its tiles.
+        behind: The rows of its last tile behind the valid length; pieces of them are left out.
         query_length, key_length: Valid lengths of the example.
     """
 
@@ -65,12 +66,15 @@ class Item(NamedTuple):
     row: Array
     full: Array
     count: Array  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts in a tuple
+    behind: Array
     query_length: Array
     key_length: Array
 
     def pieces(self, rows: int) -> Array:
         """The number of pieces of this many rows, by which the position in the ring advances."""
-        return self.count * (TILE // rows)
+        if rows == TILE:
+            return self.count
+        return self.count * (TILE // rows) - lax.div(self.behind, jnp.int32(rows))
 
     def full_pieces(self, rows: int) -> Array:
         """The number of `pieces` that need no mask; they come first."""
@@ -91,6 +95,7 @@ class Table(NamedTuple):
         group: The number of the lists' heads that one head of the items represents.
         lengths: Valid lengths of queries and of keys, i32[B] each.
         side: Whether the rows are of queries or of keys.
+        overhangs: Whether a row's last tile may extend past the valid length.
     """
 
     lists: ListRefs
@@ -98,6 +103,7 @@ class Table(NamedTuple):
     group: int
     lengths: tuple[Ref, Ref]
     side: Side
+    overhangs: bool
 
     @property
     def rows(self) -> int:
@@ -119,16 +125,26 @@ class Table(NamedTuple):
         batch, head = _divide(head, self.heads)
         order = self.lists.order
         row = order[(*at_or_0(order, batch, head * self.group), place)]
-        full, count = self.extent(batch, head * self.group, row)
         lengths = (length[batch] for length in self.lengths)
-        return Item(jnp.where(number < total, batch, -1), head, row, full, count, *lengths)
+        item = Item(batch, head, row, *(jnp.int32(0),) * 3, *lengths)
+        item = self.of_head(item, head * self.group)
+        return item._replace(batch=jnp.where(number < total, batch, -1))
 
-    def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
-        """The numbers of full tiles and of all tiles in a row; 0 behind the valid length."""
-        at = (*at_or_0(self.lists.counts, batch, head), row)
-        valid = row * TILE < self.lengths[int(self.side == "key")][batch]
-        full, count = self.lists.full[at], self.lists.counts[at]
-        return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
+    def of_head(self, item: Item, head: Array) -> Item:
+        """The item with the tiles of one of the lists' heads: none behind the valid length."""
+        valid, longest = item.query_length, item.key_length
+        if self.side == "key":
+            valid, longest = longest, valid
+        at = (*at_or_0(self.lists.counts, item.batch, head), item.row)
+        has_any = item.row * TILE < valid
+        full, count = (jnp.where(has_any, x[at], 0) for x in (self.lists.full, self.lists.counts))
+        behind = jnp.int32(0)
+        if self.overhangs:
+            # If a tile extends past the end, it is the last one: partial ones come last, in order.
+            at = (*at_or_0(self.lists.tiles, item.batch, head), item.row)
+            last = self.lists.tiles[(*at, jnp.maximum(count, 1) - 1)]
+            behind = jnp.where(count > 0, jnp.maximum((last + 1) * TILE - longest, 0), 0)
+        return item._replace(full=full, count=count, behind=behind)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
         """The first position of a step's piece of `size`; listed tiles are taken in order."""
