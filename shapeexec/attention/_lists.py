@@ -82,6 +82,8 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
         lists = _by_operations(np.asarray(kinds), room=columns, side=side)
         room = min(_longest(lists.counts, width), columns)
         return dataclasses.replace(lists, tiles=np.ascontiguousarray(lists.tiles[..., :room]))
+    if kinds.shape[-2:] == (1, 1):
+        return _of_one_tile(kinds)
     options: dict[str, Any] = {"room": min(width or columns, columns), "side": side}
     by_operations = functools.partial(_by_operations, **options)
     kernel = _kernel_for(kinds.shape)
@@ -90,6 +92,14 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
     return lax.platform_dependent(
         kinds, cuda=functools.partial(kernel, **options), default=by_operations
     )
+
+
+def _of_one_tile(kinds: Array) -> TileLists:
+    """The lists of one tile, which XLA fuses into what makes the kinds: no kernel is started."""
+    kinds = kinds[..., 0]
+    counts = (kinds != TileKind.EMPTY).astype(np.int32)
+    zeros = jnp.zeros_like(counts)
+    return TileLists(zeros[..., None], (kinds == TileKind.FULL).astype(np.int32), counts, zeros)
 
 
 def _kernel_for(shape: tuple[int, ...]) -> Callable[..., TileLists] | None:

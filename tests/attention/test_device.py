@@ -87,6 +87,20 @@ CASES = (
     Case("heads of 64, documents", NARROW, "bfloat16", documents),
     Case("heads of 64, an array of each head", NARROW, "bfloat16", array),
     Case("heads of 64, NaN behind lengths", NARROW, "bfloat16", causal, ([640, 333], [500, 333])),
+    Case("one tile", (2, 120, 128, 4, 2, 128, 128), "float16", causal, ([64, 120], [120, 30])),
+    Case(
+        "one tile, NaN behind lengths",
+        (6, 128, 128, 4, 2, 64, 64),
+        "bfloat16",
+        lengths=([128, 33, 64, 65, 0, 100], [128, 64, 100, 33, 64, 0]),
+    ),
+    Case(
+        "half tiles, NaN behind lengths",
+        (3, 384, 384, 4, 2, 64, 64),
+        "bfloat16",
+        causal,
+        ([384, 190, 60], [300, 384, 130]),
+    ),
     Case("tiles, many", (1, 2048, 2048, 2, 2, 128, 128), "bfloat16", random_tiles),
 )
 

@@ -14,7 +14,7 @@ from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
 
 HAS_MOSAIC = jax.__version_info__ >= (0, 11)
-SHAPES = [(1, 1, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
+SHAPES = [(1, 1, 1, 1), (3, 2, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
 
 
 def random_kinds(shape, seed=0):

@@ -79,7 +79,8 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
         side="query",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
-        copies=1,
+        # The halves of a tile apart if one may lie behind a valid length.
+        copies=2 if config.signature.is_ragged else 1,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
     )
 
@@ -143,14 +144,19 @@ class _Kernel:
     of_rows: list[Ref]
 
     def begin(self, item: Item, slot: Array) -> None:
-        """Start the copy of an item's queries."""
-        at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
+        """Start the copies of an item's queries."""
         ready = self.block.queue.ready.at[slot]
-        branch(
-            item.count > 0,
-            lambda: copy_in(self.q, at, self.queries.at[slot], ready),
-            lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
-        )
+        rows = TILE // self.block.queue.copies
+        for part in range(self.block.queue.copies):
+            first = item.row * TILE + part * rows
+            at = (item.batch, pl.ds(first, rows), item.head)
+            shared = self.queries.at[slot, pl.ds(part * rows, rows)]
+            branch(
+                (item.count > 0) & (first < item.query_length),
+                functools.partial(copy_in, self.q, at, shared, ready),
+                # Nothing is shown of queries without a key, or behind the valid length.
+                lambda: plgpu.barrier_arrive(ready),
+            )
 
     def stream(self, item: Item, start: Array, look_up: Callable[[], Any]) -> tuple[Array, Any]:
         """Send an item's keys and values; see `Kernel.stream`."""

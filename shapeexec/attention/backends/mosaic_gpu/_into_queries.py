@@ -157,7 +157,8 @@ class Single(Total):
             def _(piece: int = piece) -> None:
                 zeros = jnp.zeros(self.part.shape, jnp.float32)
                 zeros = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
-                self._store(zeros, item, jnp.int32(piece * PIECE))
+                first = item.row * TILE + piece * PIECE  # traced: JAX refuses a constant start
+                self._store(zeros, item, first)
 
     def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
