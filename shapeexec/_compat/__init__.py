@@ -12,7 +12,7 @@ that have them. Each module knows one subject:
     executables compiled programs as bytes, and the settings that change them
     exported    calls of exported programs
     cudnn       the primitives of cuDNN's attention
-    kernels     what Pallas offers to write kernels with
+    kernels     what Pallas offers to write kernels with, and kernels it has lowered
     partitioning functions that run on each device's part of arrays
     dims        symbolic dims, and the questions that code asks of them
     typed       functions whose types are partly unknown, with types
@@ -109,6 +109,8 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     without_hi_primitives,
 )
 from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the name of the package
+    compile_mosaic_kernel,
+    lowered_mosaic_kernels,
     pallas_has,
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name

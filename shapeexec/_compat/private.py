@@ -80,6 +80,7 @@ _TABLE = (
     ("jax._src.sharding_impls", "ShardingContext", _EVERY),
     ("jax._src.source_info_util", "user_frames", _EVERY),
     ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
+    ("jax.experimental.mosaic.gpu.core", "KNOWN_KERNELS", _EVERY),
     (
         "jax.extend.core",
         """ClosedJaxpr Jaxpr Literal Primitive Var jaxpr_as_fun jaxprs_in_params

@@ -24,6 +24,7 @@ from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
 from shapeexec.attention._call import KEY_AND_VALUE, Call, Operands
+from shapeexec.attention._early import compiled_early
 from shapeexec.attention._partition import run_partitioned
 from shapeexec.attention.masks._value import wide
 
@@ -253,7 +254,8 @@ def _local(run: Callable[..., Any], platform: str) -> Callable[..., Any]:
         on_all = functools.partial(run_partitioned, run=run) if partitioned else run
         lower = mlir.lower_fun(functools.partial(on_all, platform=platform), multiple_results=True)
         plain = [_compat.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
-        return lower((partitioned or ctx).replace(avals_in=plain), *operands, **params)
+        with compiled_early(platform):
+            return lower((partitioned or ctx).replace(avals_in=plain), *operands, **params)
 
     return lowered
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.attention._lists import _by_operations
 from tests.attention import lists
 from tests.attention.kernels import (
@@ -218,6 +219,17 @@ def test_a_cache_in_a_bucket_is_read_up_to_its_length(monkeypatch):
         right = sx.dot_product_attention(*wide, mask=sx.Causal(align="end"), implementation="xla")
         error = np.linalg.norm(np.asarray(step(q, k, v), np.float32) - right)
         assert error <= BY_NORM["bfloat16"] * np.linalg.norm(right)
+
+
+@pytest.mark.gpu
+@on_hopper
+def test_a_kernel_alone_is_compiled_without_an_error():
+    x = jnp.zeros((1, 448, 2, 64), jnp.bfloat16)
+    jax.jit(lambda x: sx.dot_product_attention(x, x, x, implementation="mosaic_gpu")).lower(x)
+    digest, code = next(reversed(_compat.lowered_mosaic_kernels().items()))
+    assert _compat.compile_mosaic_kernel(digest, code) is None
+    with pytest.raises(Exception, match="(?i)hash|mosaic"):
+        _compat.compile_mosaic_kernel(b"short", code)
 
 
 ALL_KINDS = {**lists.CASES, **lists.LARGE}

@@ -9,6 +9,7 @@ behind a valid length inside an array are cleared here.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import functools
 from typing import Any
 
 from jax import Array
@@ -30,6 +31,26 @@ def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
         ready: A barrier.
     """
     plgpu.copy_gmem_to_smem(ref.at[(*at, _columns(at, shared))], shared, ready)
+
+
+def copy_in_parts(
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, parts: int
+) -> None:
+    """Start the copies of the parts of a tile that hold valid rows; each part arrives at `ready`.
+
+    Args:
+        ref: See `copy_in`.
+        at: The example, the first row and the head.
+        shared: See `copy_in`; where a part is left out, it keeps what it holds.
+        ready: See `copy_in`.
+        valid: The number of valid rows; it may be negative, or exceed the number of rows.
+        parts: The number of parts.
+    """
+    (batch, first, head), rows = at, shared.shape[0] // parts
+    for part in range(parts):
+        place = batch, pl.ds(first + part * rows, rows), head
+        copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(part * rows, rows)], ready)
+        branch(valid > part * rows, copy, lambda: plgpu.barrier_arrive(ready))
 
 
 def copy_in_valid(

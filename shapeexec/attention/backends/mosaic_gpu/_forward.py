@@ -26,7 +26,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
@@ -79,8 +79,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
         side="query",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
-        # The halves of a tile apart if one may lie behind a valid length.
-        copies=2 if config.signature.is_ragged else 1,
+        copies=config.parts,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
     )
 
@@ -145,21 +144,17 @@ class _Kernel:
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries."""
-        ready = self.block.queue.ready.at[slot]
-        rows = TILE // self.block.queue.copies
-        for part in range(self.block.queue.copies):
-            first = item.row * TILE + part * rows
-            at = (item.batch, pl.ds(first, rows), item.head)
-            shared = self.queries.at[slot, pl.ds(part * rows, rows)]
-            branch(
-                (item.count > 0) & (first < item.query_length),
-                functools.partial(copy_in, self.q, at, shared, ready),
-                # Nothing is shown of queries without a key, or behind the valid length.
-                lambda: plgpu.barrier_arrive(ready),
-            )
+        shared, ready = self.queries.at[slot], self.block.queue.ready.at[slot]
+        at = (item.batch, item.row * TILE, item.head)
+        # Nobody reads queries without a key.
+        valid = jnp.where(item.count > 0, item.query_length - item.row * TILE, 0)
+        copy_in_parts(self.q, at, shared, ready, valid, parts=self.config.parts)
 
-    def stream(self, item: Item, start: Array, look_up: Callable[[], Any]) -> tuple[Array, Any]:
+    def stream(
+        self, item: Item, slot: Array, start: Array, look_up: Callable[[], Any]
+    ) -> tuple[Array, Any]:
         """Send an item's keys and values; see `Kernel.stream`."""
+        del slot
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
@@ -168,20 +163,17 @@ class _Kernel:
             for ref, vectors in ((self.k, columns), (self.v, []))
         )
 
-        def step(i: Array, owed: Owed) -> Owed:
+        def step(i: Array, _: Owed) -> Owed:
             first = self.block.queue.table.first_column(item, i, self.keys.rows)
             self.keys.send(key, first, start + i)
-            self.values.settle(owed)
             return self.values.send_early(value, first, start + i)
 
-        # If all of an item fits into the rings, nothing is waited for before it is on its way. If
-        # not, the next item is looked up first, or it would be late.
-        fits = self.block.queue.table.longest * TILE <= self.keys.steps * self.keys.rows
+        fits = self.block.queue.table.fits(self.keys.steps * self.keys.rows)
         following = None if fits else look_up()
         count = item.pieces(self.keys.rows)
-        owed = lax.fori_loop(0, count, step, self.values.nothing_owed())
+        last = lax.fori_loop(0, count, step, self.values.nothing_owed())
         following = look_up() if fits else following
-        self.values.settle(owed)
+        self.values.settle(last)
         return start + count, following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:

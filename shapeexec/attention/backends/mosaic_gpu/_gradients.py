@@ -40,6 +40,8 @@ jax.tree_util.register_dataclass(Rows)
 def room(config: Config) -> tuple[int, int]:
     """The numbers of items, and of pieces of a stream, that fit into shared memory."""
     widest = max(config.columns)
+    if widest <= 64:
+        return 2, 4
     return (2 if widest <= 128 else 1), (2 if widest <= 192 else 1)
 
 

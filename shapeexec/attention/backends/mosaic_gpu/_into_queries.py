@@ -27,7 +27,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._copies import clear_copied, copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._copies import (
+    clear_copied,
+    copy_in_parts,
+    copy_in_valid,
+)
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -81,8 +85,10 @@ class NotIntoQueries:
         self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
     ) -> None:
         """See `IntoQueries`."""
-        del valid
-        copy_in(ref, at, shared, ready)
+        copy_in_parts(ref, at, shared, ready, valid, parts=1)
+
+    def settle_keys(self, shared: Ref, ready: Ref, valid: Array) -> None:
+        """See `IntoQueries`."""
 
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
@@ -233,9 +239,21 @@ class IntoQueries:
     def copy_keys(
         self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
     ) -> None:
-        """Start the copy of an item's keys, with 0 behind the valid ones, as dq sums over all."""
-        copy_in_valid(ref, at, shared, ready, self.landed, valid)
-        clear_copied(self.products, shared, ready, self.landed, valid)
+        """Start the copy of an item's keys from the first row of `at` on, if any is valid."""
+        batch, first, head = at
+        place = batch, pl.ds(first, TILE), head
+        branch(
+            valid > 0,
+            lambda: copy_in_valid(ref, place, shared, ready, self.landed, valid),
+            lambda: plgpu.barrier_arrive(ready),
+        )
+
+    def settle_keys(self, shared: Ref, ready: Ref, valid: Array) -> None:
+        """Clear the rows that `copy_keys` copied from behind the valid ones: dq sums over all."""
+
+        @when(valid > 0)
+        def _() -> None:
+            clear_copied(self.products, shared, ready, self.landed, valid)
 
     def open(self, item: Item) -> None:
         """Prepare for the first piece of a head's queries."""

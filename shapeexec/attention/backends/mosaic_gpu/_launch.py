@@ -35,6 +35,9 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
+_ALIKE = 1
+"""Items of lists with at most this many tiles take about the same time."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -76,6 +79,11 @@ class Config:
     def overhangs(self) -> bool:
         """Whether a tile with work may extend past the last valid key."""
         return self.signature.is_ragged or self.signature.key_size % TILE > 0
+
+    @property
+    def parts(self) -> int:
+        """The number of parts in which a tile is copied: a ragged one's rows may all be padding."""
+        return WARPGROUPS if self.signature.is_ragged else 1
 
     @property
     def crosses_ends(self) -> bool:
@@ -132,7 +140,7 @@ class Sparsity:
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
         lengths = (self.query_lengths, self.key_lengths)
         overhangs = signature.is_ragged or columns % TILE > 0
-        return Table(self.lists, heads, group, lengths, side, overhangs)
+        return Table(self.lists, heads, group, lengths, side, columns, overhangs)
 
 
 jax.tree_util.register_dataclass(Sparsity)
@@ -183,7 +191,7 @@ def launch(
     programs = min(config.programs, total)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
     # Where items are alike programs take turns: the counter takes as long as a tile.
-    if config.interpret is None and inputs["sparsity"].lists.tiles.shape[3] > 1:
+    if config.interpret is None and inputs["sparsity"].lists.tiles.shape[3] > _ALIKE:
         inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
     if config.interpret is not None:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
@@ -267,8 +275,10 @@ class Kernel(Protocol):
         """Start the copies that a slot holds."""
         ...
 
-    def stream(self, item: Item, start: Any, look_up: Callable[[], Any]) -> tuple[Any, Any]:
-        """Start the copies into the rings from `start` on.
+    def stream(
+        self, item: Item, slot: Array, start: Any, look_up: Callable[[], Any]
+    ) -> tuple[Any, Any]:
+        """Start the copies into the rings from `start` on, and finish those into the slot.
 
         Returns:
             Where the next item's begin, and what `look_up` returned.

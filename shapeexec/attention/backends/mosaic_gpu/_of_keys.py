@@ -26,7 +26,7 @@ from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._gradients import (
     PIECE,
@@ -42,7 +42,7 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
 )
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
 _SHAPE = (ROWS, PIECE)
@@ -119,7 +119,7 @@ def _launched(
         side="key",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
-        copies=2,
+        copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
     )
 
@@ -170,15 +170,26 @@ class _Kernel:
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's keys and values."""
-        at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
+        first = item.row * TILE
+        at, valid = (item.batch, first, item.head), item.key_length - first
         ready = self.block.queue.ready.at[slot]
-        valid = item.key_length - item.row * TILE
-        copy_in(self.v, at, self.values.at[slot], ready)
+        copy_in_parts(self.v, at, self.values.at[slot], ready, valid, parts=self.config.parts)
         self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
-    def stream(self, item: Item, start: Array, look_up: Callable[[], Any]) -> tuple[Array, Any]:
+    def stream(
+        self, item: Item, slot: Array, start: Array, look_up: Callable[[], Any]
+    ) -> tuple[Array, Any]:
         """Send the queries of each head; see `Kernel.stream`."""
+        valid = item.key_length - item.row * TILE
+        place = self.keys.at[slot], self.block.queue.ready.at[slot], valid
+        if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
+            end, last = self._send_head(item, start)
+            following = look_up()
+            self.into.settle_keys(*place)
+            self._settle(last)
+            return end, following
         following = look_up()  # while the keys and values are on their way
+        self.into.settle_keys(*place)
         return self._each_head(item, start, self._stream_head), following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
@@ -220,19 +231,34 @@ class _Kernel:
 
         return lax.fori_loop(0, group, step, position)
 
+    @property
+    def _room(self) -> int:
+        return self.queries.steps * PIECE
+
     def _stream_head(self, item: Item, start: Array) -> Array:
+        end, last = self._send_head(item, start)
+        self._settle(last)
+        return end
+
+    def _settle(self, last: tuple[Owed, Owed]) -> None:
+        self.queries.settle(last[0])
+        self.d_outs.settle(last[1])
+
+    def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
+        """Send a head's queries; return where the next ones begin, and what is to be settled."""
         ours = functools.partial(Source, batch=item.batch, head=item.head, length=item.query_length)
         *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
         query = ours(self.q, vectors=[*of_weights, *self.elements.sources(item)])
         d_out = ours(self.d_out, vectors=[delta])
 
-        def step(i: Array, _: None) -> None:
+        def step(i: Array, _: tuple[Owed, Owed]) -> tuple[Owed, Owed]:
             first = self.block.queue.table.first_column(item, i, PIECE)
-            self.queries.send(query, first, start + i)
-            self.d_outs.send(d_out, first, start + i)
+            of_query = self.queries.send_early(query, first, start + i)
+            return of_query, self.d_outs.send_early(d_out, first, start + i)
 
-        lax.fori_loop(0, item.pieces(PIECE), step, None)
-        return start + item.pieces(PIECE)
+        nothing = self.queries.nothing_owed(), self.d_outs.nothing_owed()
+        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
+        return start + item.pieces(PIECE), last
 
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array

@@ -24,7 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
@@ -35,11 +35,10 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     load,
     vector,
 )
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
 _SHAPE = (ROWS, PIECE)
-_PIECES = TILE // PIECE  # pieces per tile, which is also the number of warpgroups
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
 
 
@@ -105,7 +104,7 @@ def backward_of_queries(
         side="query",
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
-        copies=2 + len(of_rows),
+        copies=2 * config.parts + len(of_rows),
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns)],
     )
 
@@ -152,38 +151,55 @@ class _Kernel:
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries and of their numbers."""
-        of_item = pl.ds(item.row * TILE, TILE)
+        first = item.row * TILE
+        at, valid = (item.batch, first, item.head), item.query_length - first
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
-            copy_in(ref, (item.batch, of_item, item.head), shared.at[slot], ready)
+            copy_in_parts(ref, at, shared.at[slot], ready, valid, parts=self.config.parts)
         for ref, shared in zip(jax.tree.leaves(self.rows), self.of_rows, strict=True):
-            at = ref.at[item.batch, item.head, of_item]
-            plgpu.copy_gmem_to_smem(at, shared.at[slot], ready)
+            rows = ref.at[item.batch, item.head, pl.ds(first, TILE)]
+            plgpu.copy_gmem_to_smem(rows, shared.at[slot], ready)
 
     def stream(
-        self, item: Item, start: tuple[Array, Array], look_up: Callable[[], Any]
+        self, item: Item, slot: Array, start: tuple[Array, Array], look_up: Callable[[], Any]
     ) -> tuple[tuple[Array, Array], Any]:
         """Send the output, keys and values; see `Kernel.stream`."""
-        following = look_up()  # while the queries are on their way
+        del slot
+        fits = self.block.queue.table.fits(self.keys.steps * PIECE)
+        following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
-        output = Source(self.out, item.batch, item.head, item.query_length)
-        for piece in range(_PIECES):
-            self.values.send(output, item.row * TILE + piece * PIECE, at_value + piece)
+        # Nothing is to be cleared: `_delta` ignores rows behind the valid length.
+        output = Source(self.out, item.batch, item.head, (item.row + 1) * TILE)
+
+        def send_output(piece: Array, _: None) -> None:
+            self.values.send_early(output, item.row * TILE + piece * PIECE, at_value + piece)
+
+        outputs = self._outputs(item)
+        lax.fori_loop(0, outputs, send_output, None)
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
         ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key, value = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
 
-        def step(i: Array, _: None) -> None:
+        def step(i: Array, _: tuple[Owed, Owed]) -> tuple[Owed, Owed]:
             first = self.block.queue.table.first_column(item, i, PIECE)
-            self.keys.send(key, first, at_key + i)
-            self.values.send(value, first, at_value + _PIECES + i)
+            of_key = self.keys.send_early(key, first, at_key + i)
+            return of_key, self.values.send_early(value, first, at_value + outputs + i)
 
-        lax.fori_loop(0, item.pieces(PIECE), step, None)
+        nothing = self.keys.nothing_owed(), self.values.nothing_owed()
+        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
+        following = look_up() if fits else following
+        self.keys.settle(last[0])
+        self.values.settle(last[1])
         return self._behind(item, start), following
+
+    def _outputs(self, item: Item) -> Array:
+        """The number of pieces of the output that hold valid rows."""
+        valid = jnp.clip(item.query_length - item.row * TILE, 0, TILE)
+        return lax.div(valid + (PIECE - 1), jnp.int32(PIECE))
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
         count = item.pieces(PIECE)
-        return start[0] + count, start[1] + _PIECES + count
+        return start[0] + count, start[1] + self._outputs(item) + count
 
     def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
         """Compute an item whose pieces begin at `start`; return where the next item's begin."""
@@ -192,10 +208,11 @@ class _Kernel:
         first_query = item.row * TILE + warpgroup * ROWS
         valid = item.query_length - first_query
         at_key, at_value = start
-        delta = self._delta(slot, at_value, valid)
+        outputs = self._outputs(item)
+        delta = self._delta(slot, at_value, outputs, valid)
         shared = self.queries.at[slot, mine]
         summed = functools.partial(
-            self._sum, item, slot, (at_key, at_value + _PIECES), first_query, delta
+            self._sum, item, slot, (at_key, at_value + outputs), first_query, delta
         )
         total = self.block.products.hold(summed, (ROWS, self.config.columns[0]))
         self.deltas[warpgroup] = delta
@@ -207,7 +224,7 @@ class _Kernel:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return self._behind(item, start)
 
-    def _delta(self, slot: Array, start: Array, valid: Array) -> Array:
+    def _delta(self, slot: Array, start: Array, outputs: Array, valid: Array) -> Array:
         """`Rows.delta` of this warpgroup's queries, from the output in the ring at `start`."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
@@ -231,7 +248,7 @@ class _Kernel:
             self.values.release(start + piece)
             return delta
 
-        delta = lax.fori_loop(0, _PIECES, step, vector(0.0, ROWS))
+        delta = lax.fori_loop(0, outputs, step, vector(0.0, ROWS))
         for ref in self.of_rows[len(self.rows[0]) :]:
             delta -= load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.

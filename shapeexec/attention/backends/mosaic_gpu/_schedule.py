@@ -64,7 +64,7 @@ class Programs:
 
         Args:
             begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
-            stream: stream(item, ring, look_up) starts the other copies and returns the next ring
+            stream: stream(item, slot, ring, look_up) starts the others and returns the next ring
                 position, and what look_up() returned: the next item, which takes microseconds.
             start: The first position in the ring; or a tuple, for several rings.
 
@@ -81,7 +81,7 @@ class Programs:
                 following = self._next(number)
                 return self.table.item(following), following
 
-            ring, (following, number) = stream(item, ring, look_up)
+            ring, (following, number) = stream(item, slot, ring, look_up)
             return following, taken + 1, ring, number
 
         ring = jax.tree.map(jnp.int32, start)

@@ -95,6 +95,7 @@ class Table(NamedTuple):
         group: The number of the lists' heads that one head of the items represents.
         lengths: Valid lengths of queries and of keys, i32[B] each.
         side: Whether the rows are of queries or of keys.
+        columns: The number of keys if the rows are of queries, else of queries.
         overhangs: Whether a row's last tile may extend past the valid length.
     """
 
@@ -103,6 +104,7 @@ class Table(NamedTuple):
     group: int
     lengths: tuple[Ref, Ref]
     side: Side
+    columns: int
     overhangs: bool
 
     @property
@@ -115,6 +117,14 @@ class Table(NamedTuple):
         """The most tiles of a row."""
         return self.lists.tiles.shape[3]
 
+    def fits(self, rows: int) -> bool:
+        """Whether the longest list fits into rings of this many rows.
+
+        If it does, a kernel starts all copies of an item before it looks up the next one, which
+        takes microseconds. If not it looks up first, or the next item would be late.
+        """
+        return self.longest * TILE <= rows
+
     def item(self, number: Array) -> Item:
         """Item `number`: example by example, head by head, in a head the longest row first.
 
@@ -123,8 +133,9 @@ class Table(NamedTuple):
         total = self.lengths[0].shape[0] * self.heads * self.rows
         head, place = _divide(jnp.minimum(number, total - 1), self.rows)
         batch, head = _divide(head, self.heads)
-        order = self.lists.order
-        row = order[(*at_or_0(order, batch, head * self.group), place)]
+        row, order = jnp.int32(0), self.lists.order
+        if self.rows > 1:
+            row = order[(*at_or_0(order, batch, head * self.group), place)]
         lengths = (length[batch] for length in self.lengths)
         item = Item(batch, head, row, *(jnp.int32(0),) * 3, *lengths)
         item = self.of_head(item, head * self.group)
@@ -141,17 +152,21 @@ class Table(NamedTuple):
         behind = jnp.int32(0)
         if self.overhangs:
             # If a tile extends past the end, it is the last one: partial ones come last, in order.
-            at = (*at_or_0(self.lists.tiles, item.batch, head), item.row)
-            last = self.lists.tiles[(*at, jnp.maximum(count, 1) - 1)]
+            last = self._tile(item, head, jnp.maximum(count, 1) - 1)
             behind = jnp.where(count > 0, jnp.maximum((last + 1) * TILE - longest, 0), 0)
         return item._replace(full=full, count=count, behind=behind)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
         """The first position of a step's piece of `size`; listed tiles are taken in order."""
-        tiles, pieces = self.lists.tiles, TILE // size
-        place, piece = _divide(step, pieces)
-        tile = tiles[(*at_or_0(tiles, item.batch, item.head), item.row, place)]
-        return tile * TILE + piece * size
+        place, piece = _divide(step, TILE // size)
+        return self._tile(item, item.head, place) * TILE + piece * size
+
+    def _tile(self, item: Item, head: Array, place: Array) -> Array:
+        """The number of the tile at a place of an item's list."""
+        if self.columns <= TILE:
+            return jnp.int32(0)
+        tiles = self.lists.tiles
+        return tiles[(*at_or_0(tiles, item.batch, head), item.row, place)]
 
 
 def _divide(number: Array, by: int) -> tuple[Array, Array]:

@@ -1,0 +1,92 @@
+"""Kernels are compiled while the rest of their program is lowered: each new one, once."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shapeexec as sx
+from shapeexec import _compat
+from shapeexec.attention import _early
+from shapeexec.attention.backends import _device
+from tests.attention.lowering import hopper_kernels, lowered
+
+WAIT = 60.0  # seconds
+
+
+class Compiler:
+    """Stands for Mosaic's: what it was asked for, and in which threads."""
+
+    def __init__(self, monkeypatch, *, error=None):
+        self.asked, self.threads, self.error = [], set(), error
+        self.known = {b"old": b"code"}
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(_compat, "lowered_mosaic_kernels", lambda: dict(self.known))
+        monkeypatch.setattr(_compat, "compile_mosaic_kernel", self.compile)
+
+    def compile(self, digest, code):
+        self.asked.append((digest, code))
+        self.threads.add(threading.current_thread())
+        if self.error is not None:
+            raise self.error
+
+    def lower(self, platform="cuda", **kernels):
+        with _early.compiled_early(platform):
+            for name, code in kernels.items():
+                self.known[name.encode()] = bytes(code, "ascii")
+        wait()
+
+
+def wait():
+    for thread in threading.enumerate():
+        if thread.name == _early.THREAD:
+            thread.join(WAIT)
+            assert not thread.is_alive()
+
+
+def test_each_new_kernel_is_compiled_once_in_another_thread(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    compiler.lower(one="1", two="2")
+    compiler.lower(two="2", three="3")
+    assert sorted(compiler.asked) == [(b"one", b"1"), (b"three", b"3"), (b"two", b"2")]
+    assert threading.current_thread() not in compiler.threads
+
+
+def test_for_another_platform_or_without_its_gpu_nothing_happens(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    compiler.lower("cpu", one="1")
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    compiler.lower("cuda", two="2")
+    assert not compiler.asked
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_error_to_the_program(monkeypatch):
+    compiler = Compiler(monkeypatch, error=ValueError("no such instruction"))
+    compiler.lower(one="1", two="2")
+    assert len(compiler.asked) == 2
+
+
+def test_an_error_of_lowering_is_raised_and_nothing_compiled(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    with pytest.raises(TypeError):
+        compiler.lower(one="1", two=2)
+    wait()
+    assert not compiler.asked
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no such kernels")
+def test_the_kernels_of_a_gradient_are_those_of_its_program(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_compat, "compile_mosaic_kernel", lambda digest, code: asked.append(code))
+    monkeypatch.setattr(_early, "_has_gpu", lambda: True)
+    x = jnp.zeros((1, 384, 2, 64), jnp.bfloat16)
+
+    def loss(x):
+        out = sx.dot_product_attention(x, x, x, implementation="mosaic_gpu")
+        return out.astype(jnp.float32).sum()
+
+    with _device.assumed(_device.HOPPER):
+        text = lowered(jax.grad(loss), x, platform="cuda")
+    wait()
+    assert len(asked) == hopper_kernels(text) == 3
