@@ -228,7 +228,7 @@ def test_a_kernel_alone_is_compiled_without_an_error():
     jax.jit(lambda x: sx.dot_product_attention(x, x, x, implementation="mosaic_gpu")).lower(x)
     digest, code = next(reversed(_compat.lowered_mosaic_kernels().items()))
     assert _compat.compile_mosaic_kernel(digest, code) is None
-    with pytest.raises(Exception, match="(?i)hash|mosaic"):
+    with pytest.raises(Exception, match=r"(?i)hash|mosaic"):
         _compat.compile_mosaic_kernel(b"short", code)
 
 
