@@ -180,5 +180,26 @@ CASES = [
         batch=2,
         sizes=([64, 120], [120, 30]),
     ),
+    # Two tiles of narrow heads, whose dq one program sums.
+    Case("two tiles, causal", Causal(), queries=200, keys=200, heads=(2, 2)),
+    Case(
+        "two tiles, ragged",
+        Full(),
+        queries=256,
+        keys=256,
+        heads=(1, 1),
+        batch=7,
+        sizes=([256, 33, 64, 129, 0, 190, 256], [256, 192, 100, 33, 64, 0, 128]),
+    ),
+    Case(
+        "two tiles, blocks",
+        BlockMask(BLOCKS, (128, 128), (256, 256), Causal()),
+        queries=256,
+        keys=256,
+        heads=(2, 2),
+        head_sizes=(40, 64),
+    ),
+    Case("two tiles of queries", Causal(), queries=250, keys=100, heads=(1, 1)),
+    Case("two tiles of keys", Causal(align="end"), queries=70, keys=180, heads=(1, 1)),
     Case("one tile, no full piece", SlidingWindow(3, 0), queries=60, keys=60, head_sizes=(64, 128)),
 ]

@@ -83,6 +83,7 @@ QUICK = (
     "a bias of pairs",
     "extreme",
     "one tile",
+    "two tiles",
 )
 
 

@@ -34,7 +34,7 @@ from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward, takes_whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
-from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible, is_single
+from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
@@ -47,6 +47,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
+from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 _LONG = 8
@@ -160,10 +161,10 @@ class MosaicGpu:
         """Whether one kernel for all three gradients is allowed, and faster than two.
 
         One kernel needs an f32 array that is zeroed, added to and rounded, which is worth its cost
-        if rows of tiles are long. If their length is unknown at trace time, two kernels run. If a
-        head is one tile, it needs no such array, and each run gives the same bits.
+        if rows of tiles are long. If their length is unknown at trace time, two kernels run. If dq
+        does not cross programs, it needs no such array, and each run gives the same bits.
         """
-        if is_single(config.signature):
+        if not crosses_programs(config):
             return is_possible(config)
         row = (work.density or 0.0) * config.signature.query_size / TILE
         is_faster = row >= _LONG * config.columns[0] / 128

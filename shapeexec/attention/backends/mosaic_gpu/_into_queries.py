@@ -2,10 +2,8 @@
 
 The two warpgroups share the gradients of their scores in shared memory. A step later, when both
 have written them, they are multiplied with the keys: each warpgroup makes its half of dq's columns,
-or, where columns are too few to be halved, the warpgroups make all of them in turns. The TMA unit
-adds the products to dq in device memory. Programs add in any order, so dq's last bits differ from
-run to run; it takes 5 products instead of the 7 of two kernels. If a head is one tile, each row of
-dq is one product, which is stored as it is.
+or, where columns are too few to be halved, the warpgroups make all of them in turns. `_totals` adds
+up the products. All gradients take 5 products instead of the 7 of two kernels.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -15,17 +13,14 @@ dq is one product, which is stored as it is.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
@@ -40,14 +35,8 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     clear_rows,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    ROWS,
-    SUMS,
-    TILE,
-    WARPGROUPS,
-    WIDE,
-    Item,
-)
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._totals import Summand, Total
 
 _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
@@ -55,27 +44,6 @@ _SLOTS = 2  # of gradients of scores: one is written while the other is read
 def is_possible(config: Config) -> bool:
     """Whether shared memory and registers suffice, with a bias too."""
     return max(config.columns) <= 128 and not config.is_biased
-
-
-class Summand(NamedTuple):
-    """The product of the gradients of some scores with the keys, to be added to dq.
-
-    Attributes:
-        item: The item, with the query head.
-        position: The position of the queries in their stream, i32[].
-        first: The first of the queries, i32[].
-        exists: Whether there is such a product, bool[]; if not, it must not be added.
-    """
-
-    item: Item
-    position: Array
-    first: Array
-    exists: Array
-
-
-def is_single(signature: Signature) -> bool:
-    """Whether a head is one tile, so that dq is the same in each run."""
-    return max(signature.query_size, signature.key_size) <= TILE
 
 
 class NotIntoQueries:
@@ -107,108 +75,6 @@ class NotIntoQueries:
 
     def leave(self) -> None:
         """See `IntoQueries`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Total:
-    """The sum in device memory, as one warpgroup adds to it.
-
-    Attributes:
-        ref: f32[B, T, N, columns].
-        part: f32[queries, columns of a part] in shared memory, from which the TMA unit adds.
-        columns: The columns that this warpgroup adds to: a slice.
-        warpgroup: The number of this warpgroup.
-    """
-
-    ref: Ref
-    part: Ref
-    columns: Any
-    warpgroup: Array
-
-    def open(self, item: Item) -> None:
-        """Prepare the sum of an item, before both warpgroups meet."""
-
-    def add(self, part: Array, summand: Summand) -> None:
-        """Start the addition of a part, f32[queries, columns of a part], if it exists."""
-        item, place = summand.item, pl.ds(summand.first, PIECE)
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.part[...] = part
-        plgpu.commit_smem()
-        rows = self.ref.at[item.batch, place, item.head, self.columns]
-        plgpu.copy_smem_to_gmem(self.part, rows, summand.exists, reduction_op="add")
-
-    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
-        """Finish the sum of an item; a warpgroup writes piece i if turn(i), bool[], holds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Single(Total):
-    """dq where each row is one product; `ref` and `part` have the dtype of the operands.
-
-    Attributes:
-        scale: The factor of dq.
-    """
-
-    scale: float
-
-    def add(self, part: Array, summand: Summand) -> None:
-        """Start the store of a part, f32[queries, columns of a part], if it exists."""
-        self._store(part * self.scale, summand.item, summand.first, summand.exists)
-
-    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
-        """Store 0 in the pieces without keys."""
-        for piece in range(TILE // PIECE):
-
-            @when((item.pieces(PIECE) <= piece) & turn(piece))
-            def _(piece: int = piece) -> None:
-                zeros = jnp.zeros(self.part.shape, jnp.float32)
-                zeros = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
-                first = item.row * TILE + piece * PIECE  # traced: JAX refuses a constant start
-                self._store(zeros, item, first)
-
-    def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.part[...] = value.astype(self.part.dtype)
-        plgpu.commit_smem()
-        # Where the start is known, JAX refuses columns behind the array's end.
-        columns = pl.ds(self.columns.start + item.batch * 0, self.columns.size)
-        rows = self.ref.at[item.batch, pl.ds(first, PIECE), item.head, columns]
-        self._copy(rows, exists)
-
-    def _copy(self, rows: Ref, exists: Array | None) -> None:
-        # Products are under way, so this is no branch.
-        plgpu.copy_smem_to_gmem(self.part, rows, exists)
-
-
-class InterpretedSingle(Single):
-    """`Single` in the interpreter, which knows no copies under a condition."""
-
-    def _copy(self, rows: Ref, exists: Array | None) -> None:
-        copy = functools.partial(plgpu.copy_smem_to_gmem, self.part, rows)
-        copy() if exists is None else when(exists)(copy)
-
-
-class InterpretedTotal(Total):
-    """`Total` in the interpreter, which cannot add to device memory.
-
-    `ref` has a leading axis for the tiles of keys, so that each tile has its own sum.
-    """
-
-    def open(self, item: Item) -> None:
-        """Clear half of the queries' rows; the other warpgroup clears the others."""
-        _, _, queries, _, columns = self.ref.shape
-        rows = pl.ds(self.warpgroup * (queries // WARPGROUPS), queries // WARPGROUPS)
-        place = self.ref.at[item.row, item.batch, rows, item.head]
-        place[...] = jnp.zeros((queries // WARPGROUPS, columns), jnp.float32)
-
-    def add(self, part: Array, summand: Summand) -> None:
-        """See `Total`."""
-        item, place = summand.item, pl.ds(summand.first, PIECE)
-        rows = self.ref.at[item.row, item.batch, place, item.head, self.columns]
-
-        @when(summand.exists)
-        def _() -> None:
-            rows[...] = rows[...] + part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,67 +211,28 @@ def _slot(summand: Summand) -> Array:
     return place_of(summand.position + _SLOTS, _SLOTS)
 
 
-def _in_turns(config: Config) -> bool:
-    """Whether the columns of the keys fill just one swizzled row, which cannot be cut."""
-    return config.columns[0] == 64
-
-
-def items_that_fit(config: Config) -> int:
-    """The number of items for which there is room in shared memory."""
-    return 2 if _in_turns(config) else 1
-
-
-def totals(config: Config, q: Array, *, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`Total.ref` among the kernel's inputs; in the interpreter, or if single, among its outputs.
-
-    A sum has whole columns, so more than `q` if its heads are narrow.
-    """
-    if is_single(config.signature):
-        return {}, {"total": jax.ShapeDtypeStruct(q.shape, q.dtype)}
-    batch, queries, heads, _ = q.shape
-    columns = config.columns[0]
-    if config.interpret is None:
-        zeros = jnp.zeros((batch, queries, heads, columns), jnp.float32)
-        return {"total": jax.new_ref(zeros)}, {}
-    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
-    return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
-
-
 def into_queries(
-    config: Config, block: Block, *, total: Ref, scratch: dict[str, Ref]
+    config: Config, block: Block, *, total: Ref, scratch: dict[str, Any], key_tiles: int
 ) -> IntoQueries:
     """The accumulation in a running program, with scratch from `scratch`."""
-    kind = IntoQueriesInTurns if _in_turns(config) else IntoQueries
-    parts = scratch["parts"]
-    width = parts.shape[2]
-    first = 0 if _in_turns(config) else block.warpgroup * width
-    on_device = config.interpret is None
-    own = (total, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup)
-    if is_single(config.signature):
-        single = Single if on_device else InterpretedSingle
-        to = single(*own, config.signature.scale)
-    else:
-        to = Total(*own) if on_device else InterpretedTotal(*own)
+    scratch = dict(scratch)
+    own = {name: scratch.pop(name) for name in ("parts", "sums")}
+    met = scratch["met"]
+    kind = IntoQueriesInTurns if _totals.in_turns(config) else IntoQueries
     return kind(
-        total=to,
-        d_scores=scratch["d_scores"],
-        met=scratch["met"],
-        landed=scratch["landed"],
+        total=_totals.total(config, block, total, met=met, last=key_tiles - 1, **own),
         products=block.products,
         warpgroup=block.warpgroup,
         crosses_ends=config.overhangs,
+        **scratch,
     )
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `into_queries` takes."""
-    width = config.columns[0] // (1 if _in_turns(config) else WARPGROUPS)
-    parts = {"dtype": jnp.float32, "transforms": SUMS}
-    if is_single(config.signature):
-        parts = {"dtype": dtype, "transforms": WIDE}
     return {
+        **_totals.scratch(config, dtype),
         "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "parts": plgpu.SMEM((WARPGROUPS, PIECE, width), **parts),
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }

@@ -35,9 +35,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
-_ALIKE = 1
-"""Items of lists with at most this many tiles take about the same time."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -133,14 +130,14 @@ class Sparsity:
             packing,
         )
 
-    def table(self, signature: Signature, *, side: Side) -> Table:
-        """The table of a kernel whose rows are queries, or keys."""
+    def table(self, signature: Signature, *, side: Side, in_order: bool) -> Table:
+        """The table of a kernel whose rows are queries, or keys; see `Table`."""
         heads, group, columns = signature.query_heads, 1, signature.key_size
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
         lengths = (self.query_lengths, self.key_lengths)
         overhangs = signature.is_ragged or columns % TILE > 0
-        return Table(self.lists, heads, group, lengths, side, columns, overhangs)
+        return Table(self.lists, heads, group, lengths, side, columns, overhangs, in_order)
 
 
 jax.tree_util.register_dataclass(Sparsity)
@@ -173,6 +170,7 @@ def launch(
     slots: int,
     copies: int,
     accumulators: list[tuple[int, int]],
+    together: int = 1,
 ) -> list[Array]:
     """Run body(block, **inputs, **outputs, **scratch) in persistent programs.
 
@@ -187,11 +185,13 @@ def launch(
         slots: The most items in flight at a time.
         copies: The number of copies that each item begins with.
         accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
+        together: The number of items, one after the other, that one program takes in their order.
     """
-    programs = min(config.programs, total)
+    programs = min(config.programs, total // together)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
     # Where items are alike programs take turns: the counter takes as long as a tile.
-    if config.interpret is None and inputs["sparsity"].lists.tiles.shape[3] > _ALIKE:
+    alike = together > 1 or inputs["sparsity"].lists.tiles.shape[3] == 1
+    if config.interpret is None and not alike:
         inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
     if config.interpret is not None:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
@@ -199,8 +199,9 @@ def launch(
 
     def kernel(**named: Any) -> None:
         own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
-        table = named["sparsity"].table(config.signature, side=side)
-        body(_block(table, count=programs, copies=copies, **own), **named)
+        table = named["sparsity"].table(config.signature, side=side, in_order=together > 1)
+        of_all = {"count": programs, "copies": copies, "together": together}
+        body(_block(table, **of_all, **own), **named)
 
     return start(config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs)
 
@@ -247,6 +248,7 @@ def _block(
     *,
     count: int,
     copies: int,
+    together: int,
     counter: Ref | None,
     pool: Sequence[Ref] | None,
     schedule: dict[str, Ref],
@@ -260,6 +262,7 @@ def _block(
         me=lax.axis_index("program"),
         count=count,
         copies=copies,
+        together=together,
         counter=counter,
         word=None if counter is None else word,
         **schedule,

@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
+from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
@@ -38,12 +38,12 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import (
 from shapeexec.attention.backends.mosaic_gpu._into_queries import (
     IntoQueries,
     NotIntoQueries,
-    Summand,
 )
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 _SHAPE = (ROWS, PIECE)
 
@@ -57,8 +57,7 @@ def backward_of_keys(
     The contributions of a group's query heads to their key head are summed here, head by head.
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
-    slots, _ = room(config)
-    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs={}, into=None, slots=slots)
+    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs={}, into=None)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -67,16 +66,16 @@ def backward_at_once(
 ) -> list[Array]:
     """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
 
-    The gradient of the queries differs from run to run in the last bits, if not `is_single`.
+    If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    inputs, outputs = _into_queries.totals(config, q, key_tiles=sparsity.lists.counts.shape[2])
+    inputs, outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
-    into, slots = _into_queries.scratch(config, q.dtype), _into_queries.items_that_fit(config)
+    into = _into_queries.scratch(config, q.dtype)
     *made, d_k, d_v = _launched(
-        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into, slots=slots
+        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into
     )
-    if _into_queries.is_single(config.signature):
-        return [made[0], d_k, d_v]
+    if not _totals.crosses_programs(config):
+        return [*made, d_k, d_v]
     total = inputs["total"][...] if not made else made[0].sum(0)
     d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
     return [d_q.astype(q.dtype), d_k, d_v]
@@ -90,12 +89,12 @@ def _launched(
     inputs: dict[str, Any],
     outputs: dict[str, Any],
     into: dict[str, Any] | None,
-    slots: int,
 ) -> list[Array]:
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
-    _, steps = room(config)
+    slots, steps = room(config) if into is None else _totals.room(config)
+    key_tiles = sparsity.lists.counts.shape[2]
     ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
@@ -117,7 +116,8 @@ def _launched(
             **({} if into is None else {"into": into}),
         },
         side="key",
-        total=batch * heads * sparsity.lists.counts.shape[2],
+        total=batch * heads * key_tiles,
+        together=1 if into is None or not _totals.is_held(config) else key_tiles,
         slots=slots,
         copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
@@ -143,7 +143,10 @@ def _kernel(
     elements = sparsity.elements(config, block.products, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
-        d_q = _into_queries.into_queries(config, block, total=total, scratch=into)
+        key_tiles = sparsity.lists.counts.shape[2]
+        d_q = _into_queries.into_queries(
+            config, block, total=total, scratch=into, key_tiles=key_tiles
+        )
     kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
     run(block, streams, kernel=kernel, registers=REGISTERS)
 

@@ -42,6 +42,7 @@ class Programs:
         ready: A barrier for each slot: the first operands of the slot's item have arrived.
         free: A barrier for each slot: the slot's item has been computed.
         copies: The number of copies that arrive at `ready` for an item.
+        together: The number of items, one after the other, that one program takes.
         counter, word: See `take`; None: programs take turns.
     """
 
@@ -52,6 +53,7 @@ class Programs:
     ready: Ref
     free: Ref
     copies: int
+    together: int
     counter: Ref | None
     word: Ref | None
 
@@ -85,7 +87,8 @@ class Programs:
             return following, taken + 1, ring, number
 
         ring = jax.tree.map(jnp.int32, start)
-        start = (self.table.item(self.me), jnp.int32(0), ring, self.me)
+        first = self.me * self.together
+        start = (self.table.item(first), jnp.int32(0), ring, first)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
         for _ in range(self.copies):
@@ -129,7 +132,9 @@ class Programs:
 
     def _next(self, number: Array) -> Array:
         if self.counter is None:
-            return number + self.count
+            following = number + 1
+            is_last = lax.rem(following, jnp.int32(self.together)) == 0
+            return following + jnp.where(is_last, (self.count - 1) * self.together, 0)
         return self.count + take(self.counter, self.word)
 
 

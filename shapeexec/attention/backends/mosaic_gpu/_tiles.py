@@ -97,6 +97,7 @@ class Table(NamedTuple):
         side: Whether the rows are of queries or of keys.
         columns: The number of keys if the rows are of queries, else of queries.
         overhangs: Whether a row's last tile may extend past the valid length.
+        in_order: Whether the rows of a head are taken in order, not the longest first.
     """
 
     lists: ListRefs
@@ -106,6 +107,7 @@ class Table(NamedTuple):
     side: Side
     columns: int
     overhangs: bool
+    in_order: bool
 
     @property
     def rows(self) -> int:
@@ -126,15 +128,15 @@ class Table(NamedTuple):
         return self.longest * TILE <= rows
 
     def item(self, number: Array) -> Item:
-        """Item `number`: example by example, head by head, in a head the longest row first.
+        """Item `number`: example by example, head by head, in a head by `order` or `in_order`.
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
         total = self.lengths[0].shape[0] * self.heads * self.rows
         head, place = _divide(jnp.minimum(number, total - 1), self.rows)
         batch, head = _divide(head, self.heads)
-        row, order = jnp.int32(0), self.lists.order
-        if self.rows > 1:
+        row, order = place, self.lists.order
+        if self.rows > 1 and not self.in_order:
             row = order[(*at_or_0(order, batch, head * self.group), place)]
         lengths = (length[batch] for length in self.lengths)
         item = Item(batch, head, row, *(jnp.int32(0),) * 3, *lengths)

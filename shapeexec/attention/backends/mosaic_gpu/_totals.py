@@ -1,0 +1,272 @@
+"""Where the gradient of the queries is summed, when the backward kernel for keys computes it.
+
+If a head is one tile, each row of dq is one product. Two tiles of narrow heads are summed by one
+program in shared memory. Both give the same bits in each run. Else the TMA unit adds to device
+memory, as programs come. `_into_queries` makes the products.
+"""
+
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _gradients
+from shapeexec.attention.backends.mosaic_gpu._branches import when
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
+from shapeexec.attention.backends.mosaic_gpu._tiles import SUMS, TILE, WARPGROUPS, WIDE, Item
+
+
+class Summand(NamedTuple):
+    """The product of the gradients of some scores with the keys, to be added to dq.
+
+    Attributes:
+        item: The item, with the query head.
+        position: The position of the queries in their stream, i32[].
+        first: The first of the queries, i32[].
+        exists: Whether there is such a product, bool[]; if not, it must not be added.
+    """
+
+    item: Item
+    position: Array
+    first: Array
+    exists: Array
+
+
+def in_turns(config: Config) -> bool:
+    """Whether the columns of the keys fill just one swizzled row, which cannot be cut."""
+    return config.columns[0] == 64
+
+
+def is_single(config: Config) -> bool:
+    """Whether a head is one tile, so that each row of dq is one product."""
+    return _longest(config) <= TILE
+
+
+def is_held(config: Config) -> bool:
+    """Whether one program sums dq of a head in shared memory, in the order of the keys."""
+    narrow = config.signature.group == 1 and max(config.columns) == 64
+    return narrow and TILE < _longest(config) <= 2 * TILE
+
+
+def crosses_programs(config: Config) -> bool:
+    """Whether several programs add to dq, in any order."""
+    return not (is_single(config) or is_held(config))
+
+
+def _longest(config: Config) -> int:
+    return max(config.signature.query_size, config.signature.key_size)
+
+
+def room(config: Config) -> tuple[int, int]:
+    """As `_gradients.room`, for the kernel that computes all gradients."""
+    _, steps = _gradients.room(config)
+    return (2 if in_turns(config) else 1), (2 if is_held(config) else steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """The sum in device memory, as one warpgroup adds to it.
+
+    Attributes:
+        ref: f32[B, T, N, columns].
+        part: f32[queries, columns of a part] in shared memory, from which the TMA unit adds.
+        columns: The columns that this warpgroup adds to: a slice.
+        warpgroup: The number of this warpgroup.
+    """
+
+    ref: Ref
+    part: Ref
+    columns: Any
+    warpgroup: Array
+
+    def open(self, item: Item) -> None:
+        """Prepare the sum of an item, before both warpgroups meet."""
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """Start the addition of a part, f32[queries, columns of a part], if it exists."""
+        item, place = summand.item, pl.ds(summand.first, PIECE)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        self.part[...] = part
+        plgpu.commit_smem()
+        rows = self.ref.at[item.batch, place, item.head, self.columns]
+        plgpu.copy_smem_to_gmem(self.part, rows, summand.exists, reduction_op="add")
+
+    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
+        """Finish the sum of an item; a warpgroup writes piece i if turn(i), bool[], holds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Single(Total):
+    """dq where each row is one product; `ref` and `part` have the dtype of the operands.
+
+    Attributes:
+        scale: The factor of dq.
+    """
+
+    scale: float
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """Start the store of a part, f32[queries, columns of a part], if it exists."""
+        self._store(part * self.scale, summand.item, summand.first, summand.exists)
+
+    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
+        """Store 0 in the pieces without keys."""
+        for piece in range(TILE // PIECE):
+
+            @when((item.pieces(PIECE) <= piece) & turn(piece))
+            def _(piece: int = piece) -> None:
+                first = item.row * TILE + piece * PIECE  # traced: JAX refuses a constant start
+                self._store(self._zeros(), item, first)
+
+    def _zeros(self) -> Array:
+        zeros = jnp.zeros(self.part.shape, jnp.float32)
+        return plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
+
+    def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        self.part[...] = value.astype(self.part.dtype)
+        plgpu.commit_smem()
+        # Where the start is known, JAX refuses columns behind the array's end.
+        columns = pl.ds(self.columns.start + item.batch * 0, self.columns.size)
+        rows = self.ref.at[item.batch, pl.ds(first, PIECE), item.head, columns]
+        self._copy(rows, exists)
+
+    def _copy(self, rows: Ref, exists: Array | None) -> None:
+        # Products are under way, so this is no branch.
+        plgpu.copy_smem_to_gmem(self.part, rows, exists)
+
+
+class InterpretedSingle(Single):
+    """`Single` in the interpreter, which knows no copies under a condition."""
+
+    def _copy(self, rows: Ref, exists: Array | None) -> None:
+        copy = functools.partial(plgpu.copy_smem_to_gmem, self.part, rows)
+        copy() if exists is None else when(exists)(copy)
+
+
+class InterpretedTotal(Total):
+    """`Total` in the interpreter, which cannot add to device memory.
+
+    `ref` has a leading axis for the tiles of keys, so that each tile has its own sum.
+    """
+
+    def open(self, item: Item) -> None:
+        """Clear half of the queries' rows; the other warpgroup clears the others."""
+        _, _, queries, _, columns = self.ref.shape
+        rows = pl.ds(self.warpgroup * (queries // WARPGROUPS), queries // WARPGROUPS)
+        place = self.ref.at[item.row, item.batch, rows, item.head]
+        place[...] = jnp.zeros((queries // WARPGROUPS, columns), jnp.float32)
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """See `Total`."""
+        item, place = summand.item, pl.ds(summand.first, PIECE)
+        rows = self.ref.at[item.row, item.batch, place, item.head, self.columns]
+
+        @when(summand.exists)
+        def _() -> None:
+            rows[...] = rows[...] + part
+
+
+@dataclasses.dataclass(frozen=True)
+class Held(Single):
+    """dq of a whole head, summed in shared memory by one program, tile after tile of keys.
+
+    Attributes:
+        sums: f32[pieces, queries of one, columns] in shared memory.
+        met: A barrier at which both warpgroups meet.
+        last: The last tile of keys.
+    """
+
+    sums: Ref
+    met: Ref
+    last: int
+
+    def open(self, item: Item) -> None:
+        """Clear half of the sums before the first tile; the other warpgroup clears the others."""
+        half = self.sums.shape[0] // WARPGROUPS
+
+        @when(item.row == 0)
+        def _() -> None:
+            for piece in range(half):
+                self.sums.at[self.warpgroup * half + piece][...] = self._zeros()
+
+    def add(self, part: Array, summand: Summand) -> None:
+        """See `Total`. It exists: it is its warpgroup's turn, and all earlier ones are added."""
+        place = self.sums.at[jax.lax.div(summand.first, jnp.int32(PIECE))]
+        place[...] = _loaded(place) + part
+
+    def close(self, item: Item, turn: Callable[[int], Array]) -> None:
+        """Store dq after the last tile."""
+
+        @when(item.row == self.last)
+        def _() -> None:
+            plgpu.barrier_arrive(self.met)
+            plgpu.barrier_wait(self.met)
+            for piece in range(self.sums.shape[0]):
+
+                @when(turn(piece))
+                def _(piece: int = piece) -> None:
+                    total = _loaded(self.sums.at[piece]) * self.scale
+                    self._store(total, item, item.row * 0 + piece * PIECE)
+
+
+def _loaded(sums: Ref) -> Array:
+    return plgpu.layout_cast(sums[...], plgpu.Layout.WGMMA)
+
+
+def outputs(
+    config: Config, q: Array, *, key_tiles: int
+) -> tuple[dict[str, Any], dict[str, jax.ShapeDtypeStruct]]:
+    """`Total.ref` among the kernel's inputs, if programs add to it on the device; else its outputs.
+
+    A sum has whole columns, so more than `q` if its heads are narrow.
+    """
+    if not crosses_programs(config):
+        return {}, {"total": jax.ShapeDtypeStruct(q.shape, q.dtype)}
+    batch, queries, heads, _ = q.shape
+    columns = config.columns[0]
+    if config.interpret is None:
+        zeros = jnp.zeros((batch, queries, heads, columns), jnp.float32)
+        return {"total": jax.new_ref(zeros)}, {}
+    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
+    return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
+
+
+def scratch(config: Config, dtype: Any) -> dict[str, Any]:
+    """The scratch that `total` takes."""
+    width = config.columns[0] // (1 if in_turns(config) else WARPGROUPS)
+    of_sums = {"dtype": jnp.float32, "transforms": SUMS}
+    of_parts = of_sums if crosses_programs(config) else {"dtype": dtype, "transforms": WIDE}
+    sums = []
+    if is_held(config):
+        pieces = whole_tiles(config.signature.query_size, TILE) // PIECE
+        sums = [plgpu.SMEM((pieces, PIECE, width), **of_sums)]
+    return {"parts": plgpu.SMEM((WARPGROUPS, PIECE, width), **of_parts), "sums": sums}
+
+
+def total(
+    config: Config, block: Block, ref: Ref, *, parts: Ref, sums: list[Ref], met: Ref, last: int
+) -> Total:
+    """The sum in a running program; see `Total` and `Held`."""
+    width = parts.shape[2]
+    first = 0 if in_turns(config) else block.warpgroup * width
+    own = (ref, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup)
+    scale, on_device = config.signature.scale, config.interpret is None
+    if is_single(config):
+        return (Single if on_device else InterpretedSingle)(*own, scale)
+    if is_held(config):
+        return Held(*own, scale, sums[0], met, last)
+    return (Total if on_device else InterpretedTotal)(*own)
