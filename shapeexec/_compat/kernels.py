@@ -3,6 +3,9 @@
 It imports none of them, and which kernels need which is for the back ends to say.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import importlib.util
 import sys
 

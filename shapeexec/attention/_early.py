@@ -15,10 +15,12 @@ from shapeexec import _compat
 THREAD = "attention kernels"
 """The name of the threads that compile."""
 
+_PAUSE = 0.02  # seconds
+
 
 @contextlib.contextmanager
 def compiled_early(platform: str) -> Generator[None]:
-    """Begin to compile the kernels that are lowered inside, in a thread of their own.
+    """Compile each kernel that is lowered inside at once, in another thread, which may end later.
 
     Args:
         platform: The platform that they are lowered for; nothing happens if its GPU is not here.
@@ -26,21 +28,28 @@ def compiled_early(platform: str) -> Generator[None]:
     if platform != "cuda" or not _has_gpu():
         yield
         return
-    known = _compat.lowered_mosaic_kernels().keys()
-    yield
-    kernels = _compat.lowered_mosaic_kernels()
-    new = {digest: code for digest, code in kernels.items() if digest not in known}
-    if new:
-        with contextlib.suppress(RuntimeError):  # no threads, as the interpreter exits
-            threading.Thread(target=_compile, args=(new,), name=THREAD).start()
+    known, done = set(_compat.lowered_mosaic_kernels()), threading.Event()
+    with contextlib.suppress(RuntimeError):  # there are no new threads as the interpreter exits
+        threading.Thread(target=_compile, args=(known, done), name=THREAD).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _has_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
-def _compile(kernels: dict[bytes, bytes]) -> None:
-    for digest, code in kernels.items():
-        # If it cannot be compiled, XLA raises the same error where the program is compiled.
-        with contextlib.suppress(Exception):
-            _compat.compile_mosaic_kernel(digest, code)
+def _compile(known: set[bytes], done: threading.Event) -> None:
+    """Compile kernels that are not known as they are lowered, until `done` is set."""
+    is_last = False
+    while not is_last:
+        is_last = done.is_set()
+        for digest, code in _compat.lowered_mosaic_kernels().items():
+            if digest not in known:
+                known.add(digest)
+                # If it cannot be compiled, XLA raises the same error where the program is compiled.
+                with contextlib.suppress(Exception):
+                    _compat.compile_mosaic_kernel(digest, code)
+        done.wait(_PAUSE)

@@ -94,6 +94,13 @@ CASES = (
         "bfloat16",
         lengths=([128, 33, 64, 65, 0, 100], [128, 64, 100, 33, 64, 0]),
     ),
+    Case("two tiles, heads of 64", (2, 200, 256, 4, 4, 64, 64), "float16", causal),
+    Case(
+        "two tiles, NaN behind lengths",
+        (7, 256, 256, 2, 2, 64, 64),
+        "bfloat16",
+        lengths=([256, 33, 64, 129, 0, 190, 256], [256, 192, 100, 33, 64, 0, 128]),
+    ),
     Case(
         "half tiles, NaN behind lengths",
         (3, 384, 384, 4, 2, 64, 64),

@@ -20,7 +20,7 @@ class Compiler:
 
     def __init__(self, monkeypatch, *, error=None):
         self.asked, self.threads, self.error = [], set(), error
-        self.known = {b"old": b"code"}
+        self.known, self.is_asked = {b"old": b"code"}, threading.Event()
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(_compat, "lowered_mosaic_kernels", lambda: dict(self.known))
         monkeypatch.setattr(_compat, "compile_mosaic_kernel", self.compile)
@@ -28,6 +28,7 @@ class Compiler:
     def compile(self, digest, code):
         self.asked.append((digest, code))
         self.threads.add(threading.current_thread())
+        self.is_asked.set()
         if self.error is not None:
             raise self.error
 
@@ -67,12 +68,21 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_error_to_the_program(monkey
     assert len(compiler.asked) == 2
 
 
-def test_an_error_of_lowering_is_raised_and_nothing_compiled(monkeypatch):
+def test_an_error_of_lowering_is_raised_and_ends_the_thread(monkeypatch):
     compiler = Compiler(monkeypatch)
     with pytest.raises(TypeError):
         compiler.lower(one="1", two=2)
     wait()
-    assert not compiler.asked
+
+
+def test_a_kernel_is_compiled_while_the_next_one_is_lowered(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    with _early.compiled_early("cuda"):
+        compiler.known[b"one"] = b"1"
+        assert compiler.is_asked.wait(WAIT)
+        compiler.known[b"two"] = b"2"
+    wait()
+    assert compiler.asked == [(b"one", b"1"), (b"two", b"2")]
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no such kernels")

@@ -12,6 +12,7 @@ from tests.tolerance import SUMS, tolerance
 
 SLOW = {
     "cold_stream",
+    "attention_graphs",
     "command_buffers",
     "cost_model",
     "graph_cost",
@@ -21,7 +22,7 @@ SLOW = {
     "restart",
     "tracing",
 }
-ALONE = ("command_buffers", "cost_model", "graph_cost", "latency")
+ALONE = ("attention_graphs", "command_buffers", "cost_model", "graph_cost", "latency")
 """Those that `run_all` leaves out."""
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
 

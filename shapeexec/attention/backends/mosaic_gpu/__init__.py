@@ -32,7 +32,11 @@ from shapeexec.attention.backends._base import (
 )
 from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
-from shapeexec.attention.backends.mosaic_gpu._forward import forward, takes_whole_tiles
+from shapeexec.attention.backends.mosaic_gpu._forward import (
+    default_piece,
+    forward,
+    takes_whole_tiles,
+)
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
@@ -74,11 +78,12 @@ class MosaicGpu:
         return (signature.query_size if _few.are_few(signature) else TILE), TILE
 
     def tilings(self, signature: Signature, mask: Mask) -> tuple[Tiling, ...]:
-        """The default; and, if forward takes a whole tile of keys at a time, half a tile."""
+        """The default; and, if forward can take a whole tile of keys at a time, the other piece."""
         own = Tiling(self.tile(signature, mask))
         if signature.is_backward or _few.are_few(signature) or not takes_whole_tiles(signature):
             return (own,)
-        return own, dataclasses.replace(own, piece=TILE // 2)
+        other = TILE if default_piece(signature) < TILE else TILE // 2
+        return own, dataclasses.replace(own, piece=other)
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """See `Backend`. It takes half precision, heads up to 256, and makes no bias gradient."""

@@ -41,6 +41,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile
+_SHORT = 1024  # keys
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
 
@@ -89,13 +90,18 @@ def takes_whole_tiles(signature: Signature) -> bool:
     return max(signature.head_size, signature.value_size) <= 128
 
 
+def default_piece(signature: Signature) -> int:
+    """The number of keys in a piece, if nothing else was measured to be faster."""
+    # Pieces behind a valid length are left out, which is worth smaller ones where there are few.
+    has_few = signature.is_ragged and signature.key_size <= _SHORT
+    return TILE // 2 if has_few or not takes_whole_tiles(signature) else TILE
+
+
 def _pieces(config: Config) -> tuple[int, int]:
     """The number of keys in a piece, and the number of pieces in flight."""
     signature = config.signature
-    if not takes_whole_tiles(signature):
-        return TILE // 2, _STEPS
-    rows = signature.piece or TILE
-    return rows, _STEPS * TILE // rows
+    rows = signature.piece or default_piece(signature)
+    return rows, _STEPS * TILE // rows if takes_whole_tiles(signature) else _STEPS
 
 
 def _kernel(

@@ -248,9 +248,10 @@ def outputs(
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `total` takes."""
     width = config.columns[0] // (1 if in_turns(config) else WARPGROUPS)
-    of_sums = {"dtype": jnp.float32, "transforms": SUMS}
-    of_parts = of_sums if crosses_programs(config) else {"dtype": dtype, "transforms": WIDE}
-    sums = []
+    of_sums: dict[str, Any] = {"dtype": jnp.float32, "transforms": SUMS}
+    of_results: dict[str, Any] = {"dtype": dtype, "transforms": WIDE}
+    of_parts = of_sums if crosses_programs(config) else of_results
+    sums: list[Any] = []
     if is_held(config):
         pieces = whole_tiles(config.signature.query_size, TILE) // PIECE
         sums = [plgpu.SMEM((pieces, PIECE, width), **of_sums)]

@@ -1,0 +1,146 @@
+"""What the gradient of layers of attention costs to make, by the function that attends.
+
+Each contestant runs in a process of its own, for XLA remembers within a process which matrix
+products it has tuned, and Mosaic which kernels it has compiled. There it makes two graphs, one
+after the other, with batches of their own. The whole is the time until the first result is there.
+"""
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import shapeexec as sx
+from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark, run_one
+
+BATCHES = {"first": 4, "second": 8}
+LENGTH, WIDTH = 512, 512
+MOST = 1.2
+"""At most so many times the best rival's whole: asked for on a GPU."""
+
+CONTESTANTS: Mapping[str, Callable[..., jax.Array]] = {
+    "shapeexec": sx.dot_product_attention,
+    **{
+        f"jax.nn, {rival}": functools.partial(jax.nn.dot_product_attention, implementation=rival)
+        for rival in ("cudnn", "xla")
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Seconds of one graph: to trace and lower it, to compile it, and until its first result."""
+
+    lower: float
+    compile: float
+    whole: float
+
+
+def model(attend: Callable[..., jax.Array], heads: int) -> Callable[..., jax.Array]:
+    """The gradient by its weights of causal gated attention, layer after layer."""
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        for layer in weights:
+            made = (x @ layer).reshape(*x.shape[:2], 4, heads, -1)
+            q, k, v, gate = (made[:, :, i] for i in range(4))
+            out = attend(q, k, v, is_causal=True) * jax.nn.sigmoid(gate)
+            x = x + out.reshape(x.shape)
+        return x.astype(jnp.float32).sum()
+
+    return jax.grad(loss)
+
+
+def one(options: argparse.Namespace) -> list[dict[str, float]]:
+    """The costs that one process finds."""
+    attend = CONTESTANTS[options.one]
+    dtype = jnp.bfloat16 if jax.default_backend() == "gpu" else jnp.float32
+    keys = jax.random.split(jax.random.key(0), 2)
+    shape = (options.layers, WIDTH, 4 * WIDTH)
+    weights = jax.random.normal(keys[0], shape, dtype) * jnp.asarray(WIDTH**-0.5, dtype)
+    costs = []
+    for batch in BATCHES.values():
+        x = jax.random.normal(keys[1], (batch, LENGTH, WIDTH), dtype)
+        arguments = jax.block_until_ready((weights, x))
+        function = jax.jit(model(attend, WIDTH // options.head_sizes[0]))
+        times = [time.perf_counter()]
+        lowered = function.lower(*arguments)
+        times.append(time.perf_counter())
+        program = lowered.compile()
+        times.append(time.perf_counter())
+        jax.block_until_ready(program(*arguments))
+        end = time.perf_counter() - times[0]
+        costs.append(dataclasses.asdict(Cost(times[1] - times[0], times[2] - times[1], end)))
+    return costs
+
+
+def costs_of(name: str, head_size: int, layers: int) -> list[Cost] | None:
+    """The costs that a fresh process finds; None: it failed, as where there is no cuDNN."""
+    options = ("--one", name, "--head-sizes", str(head_size), "--layers", str(layers))
+    try:
+        return [Cost(**fields) for fields in in_a_process("attention_graphs", *options)]
+    except subprocess.CalledProcessError:
+        return None
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Compare at each head size."""
+    sizes = options.head_sizes[:1] if options.tiny else options.head_sizes
+    layers, rounds = (1, 1) if options.tiny else (options.layers, options.rounds)
+    figures: dict[str, Any] = {}
+    rows, ratios = [], {}
+    for size in sizes:
+        found: dict[str, list[list[Cost]]] = {}
+        for number in range(rounds):
+            for name in sorted(CONTESTANTS, reverse=bool(number % 2)):
+                costs = costs_of(name, size, layers)
+                if costs is not None:
+                    found.setdefault(name, []).append(costs)
+                print(f"heads of {size}, {name}, round {number + 1} of {rounds}", flush=True)
+        for graph, which in enumerate(BATCHES):
+            wholes: dict[str, float] = {}
+            for name, costs in found.items():
+                own = [cost[graph] for cost in costs]
+                middle = Cost(*(_median(own, field.name) for field in dataclasses.fields(Cost)))
+                wholes[name] = middle.whole
+                case = f"{layers} layers, heads of {size}, {which} graph, {name}"
+                figures[case] = dataclasses.asdict(middle)
+                rows.append((case, *(f"{x:.2f}" for x in dataclasses.astuple(middle))))
+            best = min(whole for name, whole in wholes.items() if name != "shapeexec")
+            text = f"at most {MOST} times the best rival, heads of {size}, {which} graph"
+            ratios[text] = wholes["shapeexec"] / best
+    # Here first does this process open a device, which its children must find free.
+    title = f"seconds to make a graph on {jax.default_backend()}: median of {rounds}"
+    claims = [Claim(text, ratio, ratio <= MOST) for text, ratio in ratios.items()]
+    return Report([Table(title, ("", "lower", "compile", "whole"), rows)], figures, claims)
+
+
+def _median(costs: Sequence[Cost], field: str) -> float:
+    return statistics.median(getattr(cost, field) for cost in costs)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those of this benchmark."""
+    parser.add_argument("--head-sizes", type=int, nargs="+", default=(64, 128), metavar="SIZE")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3, help="processes per contestant")
+    parser.add_argument("--one", choices=CONTESTANTS, help="print this one's costs as JSON")
+
+
+def main(arguments: Sequence[str] | None = None) -> Report | None:
+    """Run as a program."""
+    if run_one(one, arguments, add_options=add_options):
+        return None
+    return run_benchmark(
+        "attention_graphs", __doc__, run=run, arguments=arguments, add_options=add_options
+    )
+
+
+if __name__ == "__main__":
+    main()
