@@ -6,7 +6,8 @@ the process has compiled already it takes as it is. See docs/adr/0032.
 
 import contextlib
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import jax
 
@@ -20,7 +21,7 @@ _PAUSE = 0.02  # seconds
 
 @contextlib.contextmanager
 def compiled_early(platform: str) -> Generator[None]:
-    """Compile each kernel that is lowered inside at once, in another thread, which may end later.
+    """Compile each kernel that is lowered inside at once, in a thread that may end later.
 
     Args:
         platform: The platform that they are lowered for; nothing happens if its GPU is not here.
@@ -28,9 +29,8 @@ def compiled_early(platform: str) -> Generator[None]:
     if platform != "cuda" or not _has_gpu():
         yield
         return
-    known, done = set(_compat.lowered_mosaic_kernels()), threading.Event()
-    with contextlib.suppress(RuntimeError):  # there are no new threads as the interpreter exits
-        threading.Thread(target=_compile, args=(known, done), name=THREAD).start()
+    done = threading.Event()
+    _start(_watch, set(_compat.lowered_mosaic_kernels()), done)
     try:
         yield
     finally:
@@ -41,15 +41,24 @@ def _has_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
-def _compile(known: set[bytes], done: threading.Event) -> None:
-    """Compile kernels that are not known as they are lowered, until `done` is set."""
+def _start(target: Callable[..., None], *arguments: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # there are no new threads as the interpreter exits
+        threading.Thread(target=target, args=arguments, name=THREAD).start()
+
+
+def _watch(known: set[bytes], done: threading.Event) -> None:
+    """Compile kernels that are not known as they are lowered, all at a time, until `done`."""
     is_last = False
     while not is_last:
         is_last = done.is_set()
         for digest, code in _compat.lowered_mosaic_kernels().items():
             if digest not in known:
                 known.add(digest)
-                # If it cannot be compiled, XLA raises the same error where the program is compiled.
-                with contextlib.suppress(Exception):
-                    _compat.compile_mosaic_kernel(digest, code)
+                _start(_compile, digest, code)
         done.wait(_PAUSE)
+
+
+def _compile(digest: bytes, code: bytes) -> None:
+    # If it cannot be compiled, XLA raises the same error where the program is compiled.
+    with contextlib.suppress(Exception):
+        _compat.compile_mosaic_kernel(digest, code)
