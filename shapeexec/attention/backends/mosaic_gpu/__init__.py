@@ -51,7 +51,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
-from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs
+from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs, is_single
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 _LONG = 8
@@ -228,7 +228,11 @@ class _Prepared:
         work = self.work
         lists = work.by_key if side == "key" else work.by_query
         as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
-        refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
+        tiles, order = lists.tiles, lists.order
+        if is_single(self.config) and not _few.are_few(self.config.signature):
+            # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
+            tiles, order = lists.counts[..., None], lists.counts
+        refs = ListRefs(*map(as_i32, (tiles, lists.full, lists.counts, order)))
         known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, side=side) for leaf, asked in known]
         return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
