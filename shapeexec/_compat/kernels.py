@@ -21,7 +21,7 @@ def pallas_has(module: str) -> bool:
 def lowered_mosaic_kernels() -> dict[bytes, bytes]:
     """The Mosaic GPU kernels that this process has lowered so far: their code by its hash."""
     core = sys.modules.get("jax.experimental.mosaic.gpu.core")
-    return {} if core is None else dict(core.KNOWN_KERNELS)
+    return dict(getattr(core, "KNOWN_KERNELS", {}))  # another thread may be importing it
 
 
 def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:
