@@ -93,6 +93,8 @@ LOOSE = {"is_backward": True, "deterministic": False}
         (sx.Dilated(2), LOOSE, "mosaic_gpu"),
         (sx.Documents(np.zeros((1, 4096), np.int32)), LOOSE, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"is_ragged": True}, "mosaic_gpu"),
+        (CAUSAL, LOOSE | {"query_size": 2048, "key_size": 2048}, "cudnn"),
+        (CAUSAL, LOOSE | {"query_size": 1024, "key_size": 1024}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"logsumexp_gradient": True}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"query_size": 4095, "key_size": 4095}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"query_size": 4160, "key_size": 4160}, "mosaic_gpu"),
