@@ -12,11 +12,18 @@ import numpy as np
 
 from shapeexec.attention._blocks import BlockMask, refined_kinds
 from shapeexec.attention._grid import TileGrid, tile_grid
-from shapeexec.attention._lists import before_lengths, lists_by_key, lists_by_query
+from shapeexec.attention._lists import (
+    before_lengths,
+    lists_by_key,
+    lists_by_query,
+    lists_of_lengths,
+)
 from shapeexec.attention.backends._base import TileLists
-from shapeexec.attention.masks import And, Mask
+from shapeexec.attention.masks import And, Full, Lengths, Mask
 from shapeexec.attention.masks._base import Array, Tile
 from shapeexec.attention.masks._value import is_known
+
+_ALL = (Full, Lengths)
 
 
 def call_lists(
@@ -28,6 +35,7 @@ def call_lists(
     heads: int,
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
+    shares: bool = False,
 ) -> tuple[TileLists, TileLists]:
     """The lists of tiles of a call, by query and by key.
 
@@ -42,6 +50,7 @@ def call_lists(
         heads: N.
         query_lengths: Valid lengths of the queries, i32[B or 1]; None: T.
         key_lengths: Valid lengths of the keys, i32[B or 1]; None: S.
+        shares: Whether each array may have axes B and N of its own; if not, the lists are `alike`.
     """
     if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
         return _static_lists(mask, sizes, tile=tile, batch=batch, heads=heads)
@@ -54,7 +63,8 @@ def call_lists(
         batch=batch,
         heads=heads,
     )
-    return _lists_of(mask, grid)
+    by_query, by_key = _lists_of(mask, grid)
+    return (by_query, by_key) if shares else (by_query.alike(), by_key.alike())
 
 
 @functools.lru_cache(maxsize=32)  # each layer of a model asks for the same lists
@@ -65,9 +75,16 @@ def _static_lists(
 
 
 def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
+    if grid.xp is not np and _allows_all(mask):
+        return lists_of_lengths(grid)
     kinds = before_lengths(refined_kinds(mask, grid), grid)
     width = None if grid.xp is np else most_keys(mask, grid.tile)
     return lists_by_query(kinds, width=width), lists_by_key(kinds)
+
+
+def _allows_all(mask: Mask) -> bool:
+    """Whether a mask allows all pairs of valid positions, as far as its type tells."""
+    return all(map(_allows_all, mask.masks)) if isinstance(mask, And) else isinstance(mask, _ALL)
 
 
 def most_keys(mask: Mask, tile: Tile) -> int | None:

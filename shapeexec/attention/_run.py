@@ -24,7 +24,14 @@ from shapeexec._errors import BackendError
 from shapeexec.attention._call import KEY_AND_VALUE, Call, Operands, split
 from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention._paging import by_page, gathered, page_numbers, without_pages
-from shapeexec.attention.backends._base import Backend, PagedBackend, Residuals, Signature, Work
+from shapeexec.attention.backends._base import (
+    Backend,
+    PagedBackend,
+    Residuals,
+    SharingBackend,
+    Signature,
+    Work,
+)
 from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.backends._tuning import Tuning, tiling_of, tuning
 from shapeexec.attention.masks import Lengths, Mask
@@ -211,7 +218,8 @@ def _job(
         signature = dataclasses.replace(signature, page_size=None)
     tiling = tiling_of(backend, signature, mask=mask, tuning=tuning)
     signature = dataclasses.replace(signature, tile=tiling.tile, piece=tiling.piece)
-    work = _work(operands, mask, signature=signature, density=call.density)
+    shares = isinstance(backend, SharingBackend) and backend.shares_lists
+    work = _work(operands, mask, signature=signature, density=call.density, shares=shares)
     return _Job(backend, signature, work, operands, bias)
 
 
@@ -235,7 +243,9 @@ def _signature(operands: Operands, call: Call, *, bias: Any) -> Signature:
     )
 
 
-def _work(operands: Operands, mask: Mask, *, signature: Signature, density: float | None) -> Work:
+def _work(
+    operands: Operands, mask: Mask, *, signature: Signature, density: float | None, shares: bool
+) -> Work:
     sizes = (signature.query_size, signature.key_size)
     given = (operands.query_lengths, operands.key_lengths)
     lengths: list[Any] = [
@@ -254,6 +264,7 @@ def _work(operands: Operands, mask: Mask, *, signature: Signature, density: floa
         heads=signature.query_heads,
         query_lengths=shared[0],
         key_lengths=shared[1],
+        shares=shares,
     )
     counts, columns = by_query.counts, -(-sizes[1] // signature.tile[1])
     if isinstance(counts, np.ndarray):

@@ -8,7 +8,7 @@ import numpy as np
 
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query
+from shapeexec.attention._lists import lists_by_key, lists_by_query, lists_of_lengths
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
@@ -74,8 +74,11 @@ class Case:
         lengths = (self.queries, self.keys)
         queries, keys = sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
         grid = tile_grid(lengths, (128, 128), query_lengths=queries, key_lengths=keys, known=True)
-        kinds = tile_kinds(self.mask, grid)
-        lists = lists_by_query(kinds), lists_by_key(kinds)
+        if self.sizes is not None and isinstance(self.mask, Full):
+            lists = lists_of_lengths(grid)  # whose arrays have axes of their own
+        else:
+            kinds = tile_kinds(self.mask, grid)
+            lists = lists_by_query(kinds), lists_by_key(kinds)
         return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
 
     def bias_as_array(self) -> np.ndarray:

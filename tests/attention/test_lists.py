@@ -7,9 +7,10 @@ import pytest
 import shapeexec as sx
 from shapeexec import ConfigError
 from shapeexec.attention import _lists_kernel
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
-from shapeexec.attention.masks import TileKind
+from shapeexec.attention.masks import Lengths, TileKind
 from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
 
@@ -161,7 +162,10 @@ def test_inside_of_shard_map_a_kernel_makes_them_too(monkeypatch):
 
     def attend(x, lengths):
         return sx.dot_product_attention(
-            x, x, x, key_value_seq_lengths=lengths, implementation=implementation
+            *(x, x, x),
+            is_causal=True,
+            key_value_seq_lengths=lengths,
+            implementation=implementation,
         )
 
     mapped = jax.shard_map(attend, mesh=mesh, in_specs=axes, out_specs=axes)
@@ -190,3 +194,36 @@ def test_a_gpu_makes_the_lists_that_numpy_makes(shape):
         for at in np.ndindex(known["counts"].shape):
             count = known["counts"][at]
             np.testing.assert_array_equal(made["tiles"][at][:count], known["tiles"][at][:count])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (128, 128), (129, 400), (300, 70), (4, 1000)])
+@pytest.mark.parametrize("tile", [(128, 128), (4, 64)])
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("given", ["both", "queries", "keys"])
+def test_lists_of_lengths_alone_are_those_of_tiles(sizes, tile, shares, given):
+    random = np.random.default_rng(0)
+    lengths = [
+        np.concatenate([[0, 1, size, size // 2], random.integers(0, size + 1, 8)]).astype(np.int32)
+        for size in sizes
+    ]
+    lengths[0] = np.roll(lengths[0], 1)
+    chosen = [given in ("both", name) for name in ("queries", "keys")]
+
+    def lists(mask, *lengths):
+        traced = iter(lengths)
+        of_calls = [next(traced) if is_chosen else None for is_chosen in chosen]
+        named = dict(zip(("query_lengths", "key_lengths"), of_calls, strict=True))
+        options = {"tile": tile, "batch": 12, "heads": 2, "shares": shares}
+        return call_lists(mask, sizes, **options, **named)
+
+    traced = [length for length, is_chosen in zip(lengths, chosen, strict=True) if is_chosen]
+    made = jax.jit(lambda *given: lists(sx.Full() & Lengths(), *given))(*traced)
+    expected = lists(sx.Full(), *traced)  # known: by the kinds of all tiles
+    text = lowered(lambda *given: vars(lists(Lengths(), *given)[0]), *traced, platform="cuda")
+    assert "scatter" not in text
+    for one, other in zip(made, expected, strict=True):
+        assert shares or len({x.shape[:2] for x in fields(one).values()}) == 1
+        mine, wanted = fields(one.alike()), fields(other)
+        mine["tiles"] = mine["tiles"][..., : wanted["tiles"].shape[-1]]
+        for name in FIELDS:
+            np.testing.assert_array_equal(mine[name], wanted[name], name)

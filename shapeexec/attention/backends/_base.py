@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -98,12 +99,24 @@ class TileLists:
         full: The number of full tiles of each row, i32[B or 1, N or 1, rows].
         counts: The number of tiles of each row, i32[B or 1, N or 1, rows].
         order: The rows, longest first, i32[B or 1, N or 1, rows].
+
+    Each array may have axes B and N of its own; see `alike`.
     """
 
     tiles: Array
     full: Array
     counts: Array
     order: Array
+
+    def alike(self) -> "TileLists":
+        """The lists with the same axes B and N in all arrays."""
+        arrays = (self.tiles, self.full, self.counts, self.order)
+        shapes = {x.shape[:2] for x in arrays}
+        if len(shapes) == 1:
+            return self
+        lead = np.broadcast_shapes(*shapes)
+        xp: Any = np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
+        return TileLists(*(xp.broadcast_to(x, (*lead, *x.shape[2:])) for x in arrays))
 
     @property
     def kinds(self) -> tuple[bool, bool]:
@@ -236,6 +249,17 @@ class PagedBackend(Backend, Protocol):
         It is called before `tile`: the signature's tile is not set yet.
         """
         ...
+
+
+@runtime_checkable
+class SharingBackend(Backend, Protocol):
+    """A family of kernels that indexes each array of a list by axes B and N of its own.
+
+    Attributes:
+        shares_lists: True. Other kernels get lists that are `TileLists.alike`.
+    """
+
+    shares_lists: bool
 
 
 @runtime_checkable

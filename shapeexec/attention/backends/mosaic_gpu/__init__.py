@@ -64,10 +64,12 @@ class MosaicGpu:
 
     Attributes:
         name: See `TunableBackend`.
+        shares_lists: See `SharingBackend`.
         interpret: Parameters of Pallas' GPU interpreter, to run on the CPU; None: on the device.
     """
 
     name = "mosaic_gpu"
+    shares_lists = True
 
     def __init__(self, interpret: Any = None) -> None:
         self.interpret = interpret
