@@ -17,6 +17,8 @@ THREAD = "attention kernels"
 """The name of the threads that compile."""
 
 _PAUSE = 0.02  # seconds
+_claims = threading.Lock()
+_claimed: set[bytes] = set()
 
 
 @contextlib.contextmanager
@@ -29,9 +31,9 @@ def compiled_early(platform: str) -> Generator[None]:
     if platform != "cuda" or not _has_gpu():
         yield
         return
-    done = threading.Event()
-    _start(_watch, set(_compat.lowered_mosaic_kernels()), done)
+    known, done = set(_compat.lowered_mosaic_kernels()), threading.Event()
     try:
+        _start(_watch, known, done)
         yield
     finally:
         done.set()
@@ -47,15 +49,22 @@ def _start(target: Callable[..., None], *arguments: Any) -> None:
 
 
 def _watch(known: set[bytes], done: threading.Event) -> None:
-    """Compile kernels that are not known as they are lowered, all at a time, until `done`."""
+    """Compile kernels that are not known as they are lowered, several at a time, until `done`."""
     is_last = False
     while not is_last:
         is_last = done.is_set()
         for digest, code in _compat.lowered_mosaic_kernels().items():
-            if digest not in known:
-                known.add(digest)
+            if digest not in known and _claim(digest):
                 _start(_compile, digest, code)
         done.wait(_PAUSE)
+
+
+def _claim(digest: bytes) -> bool:
+    """Whether nobody compiles a kernel yet; calls that are lowered at the same time see it, too."""
+    with _claims:
+        is_new = digest not in _claimed
+        _claimed.add(digest)
+        return is_new
 
 
 def _compile(digest: bytes, code: bytes) -> None:

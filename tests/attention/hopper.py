@@ -133,12 +133,22 @@ def extreme_bias(queries: int, keys: int) -> np.ndarray:
 IDS = np.sort(RNG.integers(0, 5, (1, 192)), axis=1).astype(np.int32)
 IDS_OF_MANY = np.sort(RNG.integers(0, 2, (1, 512)), axis=1).astype(np.int32)
 BLOCKS = np.array([[2, 0], [1, 2]], np.uint8)
+BLOCKS_OF_HEADS = np.array(
+    [[[2, 1], [2, 1]], [[2, 1], [0, 1]], [[1, 1], [2, 1]], [[2, 0], [1, 1]]], np.uint8
+)
 CASES = [
     Case("full tiles, then partial ones", Causal(), queries=200, keys=200),
     Case("documents, by vectors of rows and columns", Documents(IDS) & Causal()),
     Case("an array of booleans", Dense(RNG.random((1, 2, 192, 192)) < 0.3)),
     Case("a mask of keys", ~Dense(RNG.random((1, 1, 1, 192)) < 0.3), heads=(2, 2)),
     Case("blocks", BlockMask(BLOCKS, (128, 128), (256, 256), Causal()), queries=256, keys=256),
+    Case(
+        "tiles of each head",
+        BlockMask(BLOCKS_OF_HEADS, (128, 128), (190, 256), Causal()),
+        queries=190,
+        keys=256,
+        heads=(4, 2),
+    ),
     Case("more keys than queries", Causal(align="end"), queries=5, keys=136),
     Case("ragged", Full(), batch=2, sizes=([192, 33], [130, 64])),
     Case("a random share", Kept(0.4, np.array([-5, 2**30], np.int32)) & Causal(), batch=2),
@@ -170,9 +180,10 @@ CASES = [
         Full(),
         queries=128,
         keys=128,
-        batch=6,
-        sizes=([128, 33, 64, 65, 0, 100], [128, 64, 100, 33, 64, 0]),
+        batch=8,
+        sizes=([128, 33, 64, 65, 0, 100, 128, 63], [128, 64, 100, 33, 64, 0, 63, 127]),
     ),
+    Case("one tile, few queries", Full(), queries=4, keys=100, heads=(2, 2)),
     Case(
         "one tile, ragged, wide",
         Documents(IDS[:, :128]),
@@ -202,6 +213,7 @@ CASES = [
         heads=(2, 2),
         head_sizes=(40, 64),
     ),
+    Case("two tiles, the second one longer", ~Causal(), queries=200, keys=256, heads=(1, 1)),
     Case("two tiles of queries", Causal(), queries=250, keys=100, heads=(1, 1)),
     Case("two tiles of keys", Causal(align="end"), queries=70, keys=180, heads=(1, 1)),
     Case("one tile, no full piece", SlidingWindow(3, 0), queries=60, keys=60, head_sizes=(64, 128)),

@@ -21,6 +21,7 @@ class Compiler:
     def __init__(self, monkeypatch, *, error=None):
         self.asked, self.threads, self.error = [], set(), error
         self.known, self.is_asked = {b"old": b"code"}, threading.Event()
+        monkeypatch.setattr(_early, "_claimed", set())
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(_compat, "lowered_mosaic_kernels", lambda: dict(self.known))
         monkeypatch.setattr(_compat, "compile_mosaic_kernel", self.compile)
@@ -84,6 +85,38 @@ def test_a_kernel_is_compiled_while_the_next_one_is_lowered(monkeypatch):
         compiler.known[b"two"] = b"2"
     wait()
     assert sorted(compiler.asked) == [(b"one", b"1"), (b"two", b"2")]
+
+
+def test_calls_that_are_lowered_at_once_compile_a_kernel_once(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    with _early.compiled_early("cuda"), _early.compiled_early("cuda"):
+        compiler.known |= {b"one": b"1", b"two": b"2"}
+    wait()
+    assert sorted(compiler.asked) == [(b"one", b"1"), (b"two", b"2")]
+
+
+def test_without_jax_s_table_of_kernels_nothing_is_compiled_early(monkeypatch):
+    core = pytest.importorskip("jax.experimental.mosaic.gpu.core")
+    monkeypatch.delattr(core, "KNOWN_KERNELS")
+    monkeypatch.setattr(_early, "_has_gpu", lambda: True)
+    with _early.compiled_early("cuda"):
+        assert _compat.lowered_mosaic_kernels() == {}
+    wait()
+
+
+def test_an_interrupt_while_the_thread_starts_ends_it(monkeypatch):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    Compiler(monkeypatch)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), _early.compiled_early("cuda"):
+        pass
+    monkeypatch.undo()
+    wait()
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no such kernels")

@@ -84,6 +84,7 @@ QUICK = (
     "extreme",
     "one tile",
     "two tiles",
+    "tiles of each head",
 )
 
 

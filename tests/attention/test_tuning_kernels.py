@@ -31,6 +31,37 @@ def tilings(backend, case):
     return backend.tilings(signature_of(case, None), sx.SlidingWindow(150, 3))
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("is_ragged", "keys", "size", "pieces"),
+    [
+        (False, 1024, 128, [128, 64]),
+        (True, 1024, 128, [64, 128]),
+        (True, 1025, 128, [128, 64]),
+        (True, 128, 64, [64, 128]),
+        (False, 128, 192, [64]),
+    ],
+)
+def test_hopper_takes_small_pieces_of_few_ragged_keys_and_offers_the_other_size(
+    is_ragged, keys, size, pieces
+):
+    from shapeexec.attention.backends.mosaic_gpu._forward import (  # noqa: PLC0415 - needs jax 0.11
+        default_piece,
+    )
+
+    call = dataclasses.replace(
+        OF_HOPPER[0].signature,
+        is_ragged=is_ragged,
+        query_size=1024,
+        key_size=keys,
+        head_size=size,
+        value_size=size,
+    )
+    found = mosaic_gpu.backend.tilings(call, sx.Full())
+    assert found[0].piece is None
+    assert [one.piece or default_piece(call) for one in found] == pieces
+
+
 def test_those_who_have_a_choice_say_so():
     tunable = [name for name in IMPLEMENTATIONS if isinstance(load(name), TunableBackend)]
     assert tunable == [name for name in IMPLEMENTATIONS if name != "cudnn"]
@@ -81,18 +112,19 @@ def test_each_tiling_gives_what_formulas_give(backend, case, tile):
 @pytest.mark.parametrize(
     "name", ["full tiles", "documents", "blocks", pytest.param("ragged", marks=pytest.mark.slow)]
 )
-def test_mosaic_gpu_takes_half_a_tile_of_keys_at_a_time(name):
+def test_mosaic_gpu_takes_other_pieces_of_keys_at_a_time(name):
     (case,) = (one for one in OF_HOPPER if one.name.startswith(name))
     backend, work = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams()), case.work()
-    own, half = backend.tilings(case.signature, case.mask)
-    assert (own, half) == (Tiling((128, 128)), Tiling((128, 128), 64))
+    own, other = backend.tilings(case.signature, case.mask)
+    piece = 128 if case.sizes else 64
+    assert (own, other) == (Tiling((128, 128)), Tiling((128, 128), piece))
     q, k, v, _ = (
         jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
         for x, valid in zip(
             case.operands(), np.array(case.valid, object)[[0, 1, 1, 0]], strict=True
         )
     )
-    signature = dataclasses.replace(case.signature, tile=half.tile, piece=half.piece)
+    signature = dataclasses.replace(case.signature, tile=other.tile, piece=other.piece)
     out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=None)
     want = case.reference()
     limit = epsilon(case.dtype) * max(1, np.abs(want.out).max())
