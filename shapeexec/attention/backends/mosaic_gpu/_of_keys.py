@@ -90,15 +90,12 @@ def _launched(
     outputs: dict[str, Any],
     into: dict[str, Any] | None,
 ) -> list[Array]:
-    q, k, v = (inputs[name] for name in ("q", "k", "v"))
+    k, v = inputs["k"], inputs["v"]
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config) if into is None else _totals.room(config)
     key_tiles = sparsity.lists.counts.shape[2]
-    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
-    tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
-    of_weights = [x.dtype for x in rows.of_weights]
-    of_columns = sparsity.column_dtypes(config, side="key")
+    scratch = _scratch(config, sparsity, rows=rows, dtype=k.dtype, slots=slots, steps=steps)
     return launch(
         config,
         functools.partial(_kernel, config),
@@ -108,13 +105,7 @@ def _launched(
             "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
             "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
         },
-        scratch={
-            "keys": tile((slots, TILE, key_columns)),
-            "values": tile((slots, TILE, value_columns)),
-            "queries": ring(columns=key_columns, vectors=[*of_weights, *of_columns]),
-            "d_outs": ring(columns=value_columns, vectors=[jnp.float32]),
-            **({} if into is None else {"into": into}),
-        },
+        scratch=scratch if into is None else {**scratch, "into": into},
         side="key",
         total=batch * heads * key_tiles,
         together=1 if into is None or not _totals.is_held(config) else key_tiles,
@@ -122,6 +113,22 @@ def _launched(
         copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
     )
+
+
+def _scratch(
+    config: Config, sparsity: Sparsity, *, rows: Rows, dtype: Any, slots: int, steps: int
+) -> dict[str, Any]:
+    key_columns, value_columns = config.columns
+    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=dtype, clears=True)
+    tile = functools.partial(plgpu.SMEM, dtype=dtype, transforms=WIDE)
+    of_weights = [x.dtype for x in rows.of_weights]
+    of_columns = sparsity.column_dtypes(config, side="key")
+    return {
+        "keys": tile((slots, TILE, key_columns)),
+        "values": tile((slots, TILE, value_columns)),
+        "queries": ring(columns=key_columns, vectors=[*of_weights, *of_columns]),
+        "d_outs": ring(columns=value_columns, vectors=[jnp.float32]),
+    }
 
 
 def _kernel(
