@@ -68,6 +68,5 @@ def _claim(digest: bytes) -> bool:
 
 
 def _compile(digest: bytes, code: bytes) -> None:
-    # If it cannot be compiled, XLA raises the same error where the program is compiled.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # XLA raises the same where the program is compiled
         _compat.compile_mosaic_kernel(digest, code)
