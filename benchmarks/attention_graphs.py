@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import shapeexec as sx
 from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark, run_one
+from shapeexec.tools.benchmark.attention._contestant import compiled
+from shapeexec.tools.benchmark.attention._launches import Model
 
 BATCHES = {"first": 4, "second": 8}
 LENGTH, WIDTH = 512, 512
@@ -44,40 +45,20 @@ class Cost:
     whole: float
 
 
-def model(attend: Callable[..., jax.Array], heads: int) -> Callable[..., jax.Array]:
-    """The gradient by its weights of causal gated attention, layer after layer."""
-
-    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
-        for layer in weights:
-            made = (x @ layer).reshape(*x.shape[:2], 4, heads, -1)
-            q, k, v, gate = (made[:, :, i] for i in range(4))
-            out = attend(q, k, v, is_causal=True) * jax.nn.sigmoid(gate)
-            x = x + out.reshape(x.shape)
-        return x.astype(jnp.float32).sum()
-
-    return jax.grad(loss)
-
-
 def one(options: argparse.Namespace) -> list[dict[str, float]]:
     """The costs that one process finds."""
-    attend = CONTESTANTS[options.one]
-    dtype = jnp.bfloat16 if jax.default_backend() == "gpu" else jnp.float32
-    keys = jax.random.split(jax.random.key(0), 2)
-    shape = (options.layers, WIDTH, 4 * WIDTH)
-    weights = jax.random.normal(keys[0], shape, dtype) * jnp.asarray(WIDTH**-0.5, dtype)
+    (head_size,) = options.head_sizes
+    dtype = "bfloat16" if jax.default_backend() == "gpu" else "float32"
     costs = []
     for batch in BATCHES.values():
-        x = jax.random.normal(keys[1], (batch, LENGTH, WIDTH), dtype)
-        arguments = jax.block_until_ready((weights, x))
-        function = jax.jit(model(attend, WIDTH // options.head_sizes[0]))
-        times = [time.perf_counter()]
-        lowered = function.lower(*arguments)
-        times.append(time.perf_counter())
-        program = lowered.compile()
-        times.append(time.perf_counter())
-        jax.block_until_ready(program(*arguments))
-        end = time.perf_counter() - times[0]
-        costs.append(dataclasses.asdict(Cost(times[1] - times[0], times[2] - times[1], end)))
+        model = Model(batch, LENGTH, options.layers, WIDTH // head_size, head_size, dtype)
+        arguments = jax.block_until_ready(model.arguments())
+        start = time.perf_counter()
+        program = compiled(model.function(CONTESTANTS[options.one], "both"), arguments)
+        jax.block_until_ready(program.call(*arguments))
+        whole = time.perf_counter() - start
+        lower = program.lower_seconds
+        costs.append(dataclasses.asdict(Cost(lower, program.compile_seconds - lower, whole)))
     return costs
 
 

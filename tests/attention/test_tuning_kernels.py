@@ -33,17 +33,18 @@ def tilings(backend, case):
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("is_ragged", "keys", "size", "pieces"),
+    ("is_ragged", "keys", "size", "bias", "pieces"),
     [
-        (False, 1024, 128, [128, 64]),
-        (True, 1024, 128, [64, 128]),
-        (True, 1025, 128, [128, 64]),
-        (True, 128, 64, [64, 128]),
-        (False, 128, 192, [64]),
+        (False, 1024, 128, None, [128, 64]),
+        (True, 1024, 128, None, [64, 128]),
+        (True, 1025, 128, None, [128, 64]),
+        (True, 1024, 128, (1, 1, 1024, 1024), [128, 64]),
+        (True, 128, 64, None, [64, 128]),
+        (False, 128, 192, None, [64]),
     ],
 )
 def test_hopper_takes_small_pieces_of_few_ragged_keys_and_offers_the_other_size(
-    is_ragged, keys, size, pieces
+    is_ragged, keys, size, bias, pieces
 ):
     from shapeexec.attention.backends.mosaic_gpu._forward import (  # noqa: PLC0415 - needs jax 0.11
         default_piece,
@@ -52,6 +53,7 @@ def test_hopper_takes_small_pieces_of_few_ragged_keys_and_offers_the_other_size(
     call = dataclasses.replace(
         OF_HOPPER[0].signature,
         is_ragged=is_ragged,
+        bias=bias,
         query_size=1024,
         key_size=keys,
         head_size=size,

@@ -93,7 +93,8 @@ def takes_whole_tiles(signature: Signature) -> bool:
 def default_piece(signature: Signature) -> int:
     """The number of keys in a piece, if nothing else was measured to be faster."""
     # Pieces behind a valid length are left out, which is worth smaller ones where there are few.
-    has_few = signature.is_ragged and signature.key_size <= _SHORT
+    # With a bias that was not measured.
+    has_few = signature.is_ragged and signature.bias is None and signature.key_size <= _SHORT
     return TILE // 2 if has_few or not takes_whole_tiles(signature) else TILE
 
 

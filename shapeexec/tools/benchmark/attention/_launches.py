@@ -30,7 +30,7 @@ Attend = Callable[..., Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model:
+class Model:
     """A causal transformer of gated attention without MLPs, so that its layers are small.
 
     Attributes:
@@ -79,8 +79,8 @@ class _Model:
         return jax.grad(loss)
 
 
-_ON_A_GPU = (_Model(1, 128, 12, 12, 64), _Model(8, 128, 12, 12, 64), _Model(1, 128, 12, 8, 128))
-_ON_A_CPU = (_Model(1, 128, 12, 2, 16, "float32"),)
+_ON_A_GPU = (Model(1, 128, 12, 12, 64), Model(8, 128, 12, 12, 64), Model(1, 128, 12, 8, 128))
+_ON_A_CPU = (Model(1, 128, 12, 2, 16, "float32"),)
 _RIVALS = ("cudnn", "xla")
 
 
@@ -93,7 +93,7 @@ def launches(plan: Plan, rows: Sequence[Row]) -> Iterator[Finding]:
             yield from _findings(model, passes, arguments=arguments)
 
 
-def _findings(model: _Model, passes: Pass, *, arguments: tuple[Array, ...]) -> Iterator[Finding]:
+def _findings(model: Model, passes: Pass, *, arguments: tuple[Array, ...]) -> Iterator[Finding]:
     result, mine = _run(model, sx.dot_product_attention, passes=passes, arguments=arguments)
     case = f"{model.name}, {passes}"
     theirs: dict[str, Timing] = {}
@@ -122,14 +122,14 @@ def _findings(model: _Model, passes: Pass, *, arguments: tuple[Array, ...]) -> I
 
 
 def _run(
-    model: _Model, attend: Attend, *, passes: Pass, arguments: tuple[Array, ...]
+    model: Model, attend: Attend, *, passes: Pass, arguments: tuple[Array, ...]
 ) -> tuple[np.ndarray, Timing]:
     program = compiled(model.function(attend, passes), arguments)
     result = np.asarray(program.call(*arguments), np.float32)
     return result, clock(program.call, arguments)
 
 
-def _check(model: _Model, result: np.ndarray, *, wanted: np.ndarray) -> None:
+def _check(model: Model, result: np.ndarray, *, wanted: np.ndarray) -> None:
     error = np.linalg.norm(result - wanted) / np.linalg.norm(wanted)
     if not error <= LIMITS[model.dtype] * model.layers**0.5:  # NaN is no less wrong
         raise WrongResultError(f"{model.name} is off by {error:.1%} of its norm")
