@@ -111,6 +111,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
 from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the name of the package
     compile_mosaic_kernel,
     lowered_mosaic_kernels,
+    name_mosaic_kernel,
     pallas_has,
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name

@@ -8,6 +8,7 @@ It imports none of them, and which kernels need which is for the back ends to sa
 
 import importlib.util
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,21 @@ def lowered_mosaic_kernels() -> dict[bytes, bytes]:
     """The Mosaic GPU kernels that this process has lowered so far: their code by its hash."""
     core = sys.modules.get("jax.experimental.mosaic.gpu.core")
     return dict(getattr(core, "KNOWN_KERNELS", {}))  # another thread may be importing it
+
+
+def name_mosaic_kernel(name: str, context: Any) -> None:
+    """Name a Mosaic GPU kernel, so that equal kernels have equal hashes.
+
+    Else jax 0.11 numbers each one that is lowered, in a name for dumps that is part of the hash. So
+    no kernel would be found compiled by another program of the process, nor in a cache on disk.
+
+    Args:
+        name: The name of files that Mosaic dumps; equal for equal kernels.
+        context: What `plgpu.inline_mgpu` passes first.
+    """
+    from jaxlib.mlir import ir  # noqa: PLC0415 - not needed to import the package
+
+    context.module.operation.attributes["mosaic_gpu.dump_basename"] = ir.StringAttr.get(name)
 
 
 def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:

@@ -75,7 +75,7 @@ def _static_lists(
 
 
 def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
-    if grid.xp is not np and _allows_all(mask):
+    if _allows_all(mask):
         return lists_of_lengths(grid)
     kinds = before_lengths(refined_kinds(mask, grid), grid)
     width = None if grid.xp is np else most_keys(mask, grid.tile)

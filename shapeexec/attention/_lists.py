@@ -97,27 +97,28 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
 def lists_of_lengths(grid: TileGrid) -> tuple[TileLists, TileLists]:
     """The lists by query and by key, where all pairs of valid positions are allowed.
 
-    Every list holds the first tiles, so only the counts are computed: on a GPU one kernel, which
-    XLA may fuse. The other arrays are constants that examples share.
+    Every list holds the first tiles, so only the counts are computed, with NumPy if the lengths are
+    known: on a GPU one kernel, which XLA may fuse. The other arrays are constants that examples
+    share.
     """
     return _of_first_tiles(grid, axes=(0, 1)), _of_first_tiles(grid, axes=(1, 0))
 
 
 def _of_first_tiles(grid: TileGrid, *, axes: tuple[int, int]) -> TileLists:
     """The lists along the second one of the axes; an axis is 0 for queries, 1 for keys."""
-    rows, columns = (grid.shape[axis] for axis in axes)
+    xp, (rows, columns) = grid.xp, (grid.shape[axis] for axis in axes)
     of_row, of_column = (grid.tile[axis] for axis in axes)
-    row_length, column_length = (jnp.asarray(grid.lengths[axis])[..., 0] for axis in axes)
+    row_length, column_length = (xp.asarray(grid.lengths[axis])[..., 0] for axis in axes)
     first = (np.arange(rows, dtype=np.int32) * of_row)[None, None]
-    order, tiles = (jnp.asarray(np.arange(size, dtype=np.int32)) for size in (rows, columns))
-    counts = lax.div(column_length + (of_column - 1), np.int32(of_column))
-    full = lax.div(column_length, np.int32(of_column))
-    return TileLists(
-        tiles=jnp.broadcast_to(tiles, (1, 1, rows, columns)),
-        full=jnp.where(first + of_row <= row_length, full, 0),
-        counts=jnp.where(first < row_length, counts, 0),
-        order=order[None, None],
-    )
+    order, tiles = (xp.asarray(np.arange(size, dtype=np.int32)) for size in (rows, columns))
+    divide: Any = np.floor_divide if xp is np else lax.div
+    counts = divide(column_length + (of_column - 1), np.int32(of_column))
+    counts = xp.where(first < row_length, counts, 0)
+    full = divide(column_length, np.int32(of_column))
+    full = xp.where(first + of_row <= row_length, full, 0)
+    width = _longest(counts, None) if xp is np else columns
+    tiles = xp.broadcast_to(tiles[:width], (1, 1, rows, width))
+    return TileLists(tiles, full, counts, order[None, None], of_lengths=True)
 
 
 def _of_one_tile(kinds: Array) -> TileLists:

@@ -74,12 +74,13 @@ class Case:
         lengths = (self.queries, self.keys)
         queries, keys = sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
         grid = tile_grid(lengths, (128, 128), query_lengths=queries, key_lengths=keys, known=True)
-        if self.sizes is not None and isinstance(self.mask, Full):
-            lists = lists_of_lengths(grid)  # whose arrays have axes of their own
+        if isinstance(self.mask, Full):
+            lists = lists_of_lengths(grid)  # which the kernels do not read
         else:
             kinds = tile_kinds(self.mask, grid)
             lists = lists_by_query(kinds), lists_by_key(kinds)
-        return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
+        given = sizes if self.sizes is None else map(jnp.asarray, sizes)
+        return Work(self.mask & Lengths(), *given, *lists)
 
     def bias_as_array(self) -> np.ndarray:
         """f64, broadcastable to [B, N, T, S]."""

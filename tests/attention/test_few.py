@@ -49,38 +49,74 @@ def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
     counts = COUNTS[name]
     given = xp.asarray(counts, np.int32)
     shares, parts = share(given, longest=max(*counts, 1), programs=programs)
-    size, starts = int(shares.size()), np.asarray(shares.starts)
+    size = int(shares.size())
     seen = [(n, tile) for n, count in enumerate(counts) for tile in range(count)]
     cut = [seen[first : first + size] for first in range(0, len(seen), size)]
     assert len(cut) <= programs
-    np.testing.assert_array_equal(starts, np.cumsum([0, *counts]))
-    for mine, first in zip(cut, np.asarray(shares.first), strict=False):
-        assert mine[0][0] == first
+    assert int(shares.total()) == len(seen)
+    for number, mine in enumerate(cut):
+        assert int(shares.holder(jnp.int32(number * size))) == mine[0][0]
+    starts = np.cumsum([0, *counts])
+    for number in range(len(counts)):
+        low, high = shares.bounds(jnp.int32(number))
+        assert (int(low), int(high)) == (starts[number], starts[number + 1])
     of_list = [sum(any(n == i for n, _ in mine) for mine in cut) for i in range(len(counts))]
-    np.testing.assert_array_equal(np.asarray(shares.parts()), of_list)
     assert max(of_list) <= parts
+    np.testing.assert_array_equal(shares.has_tiles(), np.array(counts) > 0)
+
+
+@pytest.mark.parametrize("alike", [1, 3])
+@pytest.mark.parametrize("name", COUNTS)
+def test_lists_that_are_alike_are_shared_out_as_if_they_were_given_one_by_one(name, alike):
+    counts, longest = np.array(COUNTS[name], np.int32), max(*COUNTS[name], 1)
+    together, _ = share(counts, longest=longest, programs=7, alike=alike)
+    apart, _ = share(np.repeat(counts, alike), longest=longest, programs=7)
+    least = max(together.least, apart.least)
+    together, apart = (dataclasses.replace(x, least=least) for x in (together, apart))
+    assert int(together.size()) == int(apart.size())
+    assert together.lists == apart.lists
+    for tile in range(int(apart.total())):
+        assert int(together.holder(jnp.int32(tile))) == int(apart.holder(jnp.int32(tile)))
+    for number in range(apart.lists):
+        assert together.bounds(jnp.int32(number)) == apart.bounds(jnp.int32(number))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 300])
+def test_the_list_that_holds_a_tile_is_found_among_any_number(groups):
+    counts = np.random.default_rng(groups).integers(0, 3, groups).astype(np.int32)
+    counts[-1] = 1
+    shares, _ = share(counts, longest=2, programs=132)
+    found = jax.vmap(shares_of(shares).holder)(np.arange(counts.sum(), dtype=np.int32))
+    np.testing.assert_array_equal(found, np.repeat(np.arange(groups), counts))
+    behind = shares_of(shares).holder(jnp.int32(counts.sum() + 5))
+    assert int(behind) == groups - 1
+
+
+def shares_of(shares):
+    """The shares as kernels have them."""
+    return dataclasses.replace(shares, starts=jnp.asarray(shares.starts))
 
 
 def test_a_long_list_among_short_ones_is_divided_among_a_number_of_programs_that_is_bounded():
-    counts = jnp.array([512] + [1] * 63, jnp.int32)
-    shares, parts = share(counts, longest=512, programs=132)
-    assert int(shares.parts()[0]) <= parts == 7
+    counts = np.array([512] + [1] * 63, np.int32)
+    _, parts = share(jnp.asarray(counts), longest=512, programs=132)
+    _, known = share(counts, longest=512, programs=132)
+    assert known <= parts == 7
 
 
 @pytest.mark.parametrize("garbage", [np.nan, 7.0])
 def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage):
     counts = np.array([3, 0, 5], np.int32)
     shares, parts = share(counts, longest=5, programs=4)
-    count = shares.parts()
-    assert parts == count.max() == 3
-    is_there = np.arange(parts) < count[:, None]
+    assert parts == 3
+    is_there = np.arange(parts) < np.array([2, 0, 3])[:, None]
     random = np.random.default_rng(0)
     out, logsumexp = random.normal(size=(3, parts, 2, 4)), random.normal(size=(3, parts, 2))
     logsumexp[0, 0, 1] = -np.inf  # of a row that attends to nothing in this part
-    given = [
-        jnp.asarray(np.where(np.expand_dims(is_there, axes), x, garbage), np.float32)
-        for x, axes in ((out, (2, 3)), (logsumexp, (2,)))
-    ]
+    stored = np.where(is_there[..., None], logsumexp, -np.inf)
+    stored[1] = garbage  # nobody visits a list without tiles
+    given = [np.where(is_there[..., None, None], out, garbage), stored]
+    given = [jnp.asarray(x, np.float32) for x in given]
     value, (statistics,) = joined(Weights(1.0), shares, given, rows=2)
     weights = np.where(is_there[..., None], np.exp(logsumexp), 0)
     total = weights.sum(1)

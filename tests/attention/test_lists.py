@@ -8,11 +8,13 @@ import shapeexec as sx
 from shapeexec import ConfigError
 from shapeexec.attention import _lists_kernel
 from shapeexec.attention._call_lists import call_lists
+from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import Lengths, TileKind
 from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
+from tests.attention.tiles import tile_kinds
 
 HAS_MOSAIC = jax.__version_info__ >= (0, 11)
 SHAPES = [(1, 1, 1, 1), (3, 2, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
@@ -32,11 +34,15 @@ every_kinds = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 
 
 def fields(lists):
-    return {name: np.asarray(value) for name, value in vars(lists).items()}
+    return {name: np.asarray(getattr(lists, name)) for name in FIELDS}
 
 
 def both(kinds):
-    return vars(lists_by_query(kinds)), vars(lists_by_key(kinds))
+    return arrays(lists_by_query(kinds)), arrays(lists_by_key(kinds))
+
+
+def arrays(lists):
+    return {name: getattr(lists, name) for name in FIELDS}
 
 
 @every_kinds
@@ -81,7 +87,7 @@ def test_a_width_that_suffices_changes_nothing_but_the_room(traced):
     width = int((kinds > 0).sum(-1).max())
 
     def make(k):
-        return vars(lists_by_query(k, width=width))
+        return arrays(lists_by_query(k, width=width))
 
     whole, cut = fields(lists_by_query(kinds, width=6)), (jax.jit(make) if traced else make)(kinds)
     assert cut["tiles"].shape[-1] == width
@@ -99,7 +105,7 @@ def test_a_width_that_does_not_suffice_is_refused():
 
 def test_inside_jit_no_sort_runs_over_the_tiles():
     kinds = np.zeros((2, 3, 32, 64), np.uint8)
-    jaxpr = jax.make_jaxpr(lambda k: vars(lists_by_query(k)))(kinds)
+    jaxpr = jax.make_jaxpr(lambda k: arrays(lists_by_query(k)))(kinds)
     text = str(jaxpr)
     assert text.count("sort[") == 1
     assert "i32[2,3,32,64] i32[2,3,32,64] = sort" not in text
@@ -135,7 +141,7 @@ def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
     monkeypatch.setattr(_device, "compute_capability", lambda: capability)
     kinds = random_kinds(shape)
     for make in (lists_by_query, lists_by_key):
-        text = lowered(lambda k, make=make: vars(make(k)), kinds, platform="cuda")
+        text = lowered(lambda k, make=make: arrays(make(k)), kinds, platform="cuda")
         assert ("attention_lists" in text) == is_kernel
         # Elsewhere the same program runs without it.
         for name, value in fields(jax.jit(make)(kinds)).items():
@@ -147,7 +153,7 @@ def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
 def test_without_pallas_triton_operations_make_them_on_older_gpus(monkeypatch, capability):
     monkeypatch.setattr(_device, "compute_capability", lambda: capability)
     monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
-    text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
+    text = lowered(lambda k: arrays(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
     assert ("attention_lists" in text) == (HAS_MOSAIC and capability == _device.HOPPER)
 
 
@@ -177,7 +183,7 @@ def test_inside_of_shard_map_a_kernel_makes_them_too(monkeypatch):
 @pytest.mark.parametrize("capability", [(8, 0), _device.HOPPER])
 def test_a_hopper_has_a_kernel_of_its_own(monkeypatch, capability):
     monkeypatch.setattr(_device, "compute_capability", lambda: capability)
-    text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
+    text = lowered(lambda k: arrays(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
     is_own = HAS_MOSAIC and capability == _device.HOPPER
     assert ("@mosaic_gpu" in text, "triton" in text) == (is_own, not is_own)
 
@@ -209,19 +215,26 @@ def test_lists_of_lengths_alone_are_those_of_tiles(sizes, tile, shares, given):
     lengths[0] = np.roll(lengths[0], 1)
     chosen = [given in ("both", name) for name in ("queries", "keys")]
 
-    def lists(mask, *lengths):
+    def of_calls(lengths):
         traced = iter(lengths)
-        of_calls = [next(traced) if is_chosen else None for is_chosen in chosen]
-        named = dict(zip(("query_lengths", "key_lengths"), of_calls, strict=True))
+        return [next(traced) if is_chosen else None for is_chosen in chosen]
+
+    def lists(mask, *lengths):
+        named = dict(zip(("query_lengths", "key_lengths"), of_calls(lengths), strict=True))
         options = {"tile": tile, "batch": 12, "heads": 2, "shares": shares}
         return call_lists(mask, sizes, **options, **named)
 
     traced = [length for length, is_chosen in zip(lengths, chosen, strict=True) if is_chosen]
     made = jax.jit(lambda *given: lists(sx.Full() & Lengths(), *given))(*traced)
-    expected = lists(sx.Full(), *traced)  # known: by the kinds of all tiles
-    text = lowered(lambda *given: vars(lists(Lengths(), *given)[0]), *traced, platform="cuda")
+    known = lists(sx.Full(), *traced)
+    given = dict(zip(("query_lengths", "key_lengths"), of_calls(traced), strict=True))
+    kinds = tile_kinds(sx.Full(), tile_grid(sizes, tile, known=True, batch=12, heads=2, **given))
+    expected = lists_by_query(kinds), lists_by_key(kinds)
+    text = lowered(lambda *given: arrays(lists(Lengths(), *given)[0]), *traced, platform="cuda")
     assert "scatter" not in text
-    for one, other in zip(made, expected, strict=True):
+    for one, other in [*zip(made, expected, strict=True), *zip(known, expected, strict=True)]:
+        assert one.of_lengths
+        assert not other.of_lengths
         assert shares or len({x.shape[:2] for x in fields(one).values()}) == 1
         mine, wanted = fields(one.alike()), fields(other)
         mine["tiles"] = mine["tiles"][..., : wanted["tiles"].shape[-1]]

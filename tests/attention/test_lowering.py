@@ -1,5 +1,7 @@
 """Every Hopper kernel lowers without a GPU."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,3 +83,17 @@ def test_each_kernel_lowers(program, kernels):
     with _device.assumed(_device.HOPPER):
         text = lowered(function, *arguments, platform="cuda")
     assert hopper_kernels(text) == kernels
+
+
+def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():
+    function, arguments = gradient(64)
+
+    def hashes():
+        jax.clear_caches()
+        with _device.assumed(_device.HOPPER):
+            text = lowered(function, *arguments, platform="cuda")
+        return re.findall(r'kernel_hash = "([^"]*)"', text)
+
+    first = hashes()
+    assert len(set(first)) == 5  # with those of the lists, which both passes make
+    assert hashes() == first

@@ -99,6 +99,8 @@ class TileLists:
         full: The number of full tiles of each row, i32[B or 1, N or 1, rows].
         counts: The number of tiles of each row, i32[B or 1, N or 1, rows].
         order: The rows, longest first, i32[B or 1, N or 1, rows].
+        of_lengths: Whether the lists are those of the valid lengths alone: the first tiles of each
+            row, as many as the lengths leave. A kernel then need not read them.
 
     Each array may have axes B and N of its own; see `alike`.
     """
@@ -107,6 +109,7 @@ class TileLists:
     full: Array
     counts: Array
     order: Array
+    of_lengths: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def alike(self) -> "TileLists":
         """The lists with the same axes B and N in all arrays."""
@@ -116,7 +119,8 @@ class TileLists:
             return self
         lead = np.broadcast_shapes(*shapes)
         xp: Any = np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
-        return TileLists(*(xp.broadcast_to(x, (*lead, *x.shape[2:])) for x in arrays))
+        arrays = (xp.broadcast_to(x, (*lead, *x.shape[2:])) for x in arrays)
+        return TileLists(*arrays, of_lengths=self.of_lengths)
 
     @property
     def kinds(self) -> tuple[bool, bool]:

@@ -50,7 +50,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, FirstTiles, ListRefs
 from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs, is_single
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
@@ -227,17 +227,25 @@ class _Prepared:
 
     def sparsity(self, *, side: Side) -> Sparsity:
         """The sparsity operands of a kernel whose rows are queries, or keys."""
-        work = self.work
-        lists = work.by_key if side == "key" else work.by_query
-        as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
-        tiles, order = lists.tiles, lists.order
-        if is_single(self.config) and not _few.are_few(self.config.signature):
-            # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
-            tiles, order = lists.counts[..., None], lists.counts
-        refs = ListRefs(*map(as_i32, (tiles, lists.full, lists.counts, order)))
         known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, side=side) for leaf, asked in known]
-        return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
+        work, signature = self.work, self.config.signature
+        query_lengths = _if_shorter(work.query_lengths, signature.query_size)
+        key_lengths = _if_shorter(work.key_lengths, signature.key_size)
+        return Sparsity(self._lists(side), query_lengths, key_lengths, leaves)
+
+    def _lists(self, side: Side) -> ListRefs | FirstTiles:
+        lists = self.work.by_key if side == "key" else self.work.by_query
+        are_few = _few.are_few(self.config.signature)
+        rows, longest = lists.tiles.shape[2:]
+        if lists.of_lengths:
+            return FirstTiles(rows, longest, self.config.signature.query_size if are_few else TILE)
+        tiles, order = lists.tiles, lists.order
+        if is_single(self.config) and not are_few:
+            # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
+            tiles, order = lists.counts[..., None], lists.counts
+        arrays = (tiles, lists.full, lists.counts, order)
+        return ListRefs(*(jnp.asarray(x, jnp.int32) for x in arrays))
 
 
 def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
@@ -251,11 +259,11 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     config = dataclasses.replace(config, rule=rule)
     batch, heads = signature.batch, signature.query_heads // packing.heads
     xp: Any = np if isinstance(counts, np.ndarray) else jnp
-    of_lists = xp.broadcast_to(counts[..., 0], (batch, heads)).reshape(-1)
+    alike = heads if counts.shape[1] == 1 else 1
+    of_groups = xp.broadcast_to(counts[..., 0], (batch, heads // alike)).reshape(-1)
     longest = work.by_query.tiles.shape[-1]
     programs = min(config.programs, batch * heads * longest)
-    alike = heads if counts.shape[1] == 1 else 1
-    shares, parts = share(of_lists, longest=longest, programs=programs, alike=alike)
+    shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     results = _few.forward_of_few(
         config,
@@ -273,6 +281,13 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
     return out, jnp.where(alive[:, None], logsumexp, -jnp.inf)
+
+
+def _if_shorter(lengths: Any, size: int) -> Any:
+    """Valid lengths as an operand; None if they are known to be the whole size."""
+    if isinstance(lengths, np.ndarray) and (lengths == size).all():
+        return None
+    return jnp.asarray(lengths, jnp.int32)
 
 
 def _without_lengths(mask: Mask) -> Mask:

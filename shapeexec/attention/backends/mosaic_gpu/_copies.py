@@ -53,6 +53,33 @@ def copy_in_parts(
         branch(valid > part * rows, copy, lambda: plgpu.barrier_arrive(ready))
 
 
+def copy_in_first(
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, parts: int
+) -> None:
+    """Start the copy of the first parts of a tile, as many as hold valid rows, but one at least.
+
+    Args:
+        ref: See `copy_in`.
+        at: The example, the slice of rows and the head.
+        shared: See `copy_in`; behind the copied parts it keeps what it holds.
+        ready: See `copy_in`.
+        valid: The number of valid rows; it may be negative, or exceed the number of rows.
+        parts: The number of parts. Each number of them is a copy of its own in the kernel.
+    """
+    batch, rows, head = at
+
+    def copy(count: int) -> None:
+        size = count * shared.shape[0] // parts
+        place = batch, pl.ds(rows.start, size), head
+        copied = functools.partial(copy_in, ref, place, shared.at[pl.ds(0, size)], ready)
+        if count < parts:
+            branch(valid > size, lambda: copy(count + 1), copied)
+        else:
+            copied()
+
+    copy(1)
+
+
 def copy_in_valid(
     ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
 ) -> None:

@@ -33,7 +33,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     vector,
 )
-from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -42,7 +42,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     Item,
     Packing,
-    at_or_0,
+    Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
@@ -53,6 +53,8 @@ _MOST_QUERIES = 16  # with more queries one head fills a tile
 _LARGEST_HEAD = 128  # with larger heads tiles leave too little shared memory for the pipeline
 _ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
 _MOST_STEPS = 4  # pieces in a ring: more are never in flight at the same time
+
+_PARTS = 2  # parts of a piece across the valid length, of which those behind it are not copied
 
 PAGE_ROWS = TILE // 2
 """The page size must be a multiple of this: a page consists of whole pieces."""
@@ -127,7 +129,7 @@ def forward_of_few(
 
     Returns:
         The output f32[lists, parts, rows, V or more], and statistics f32[lists, parts, whole tiles
-        of rows] each. They are unspecified for parts that a list does not have.
+        of rows] each; see `joined` for parts that a list does not have.
     """
     form = _Form.of(config, packing)
     lists, rows = q.shape[:2]
@@ -143,7 +145,7 @@ def forward_of_few(
             **{f"statistics_{i}": of_rows for i in statistics},
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
-        programs=len(shares.first),
+        programs=shares.programs,
         warpgroups=form.warpgroups,
     )
 
@@ -153,14 +155,15 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
     vectors = sparsity.column_dtypes(config, side="query")
-    of_rows = plgpu.SMEM((readers, ROWS), jnp.float32)
+    statistics = [plgpu.SMEM((readers, ROWS), jnp.float32) for _ in config.weights.empty_statistics]
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
-        # 0 * padding may be NaN, so clear values behind the valid length.
-        "values": ring(form.steps[1], rows=rows, columns=value_columns, clears=True),
+        "values": ring(form.steps[1], rows=rows, columns=value_columns),
         "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=SUMS),
-        "of_rows": [of_rows for _ in config.weights.empty_statistics],
+        "of_rows": statistics,
+        "empty": statistics,
+        "cleared": plgpu.Barrier(num_arrivals=readers),
     }
     if config.interpret is None:
         return scratch
@@ -175,15 +178,21 @@ class _Segment(NamedTuple):
         item: The list.
         number: The number of the list.
         part: The number of the part within the list.
-        first: The index in the list of its first tile.
-        count: The number of its tiles.
+        first, end: The first of its pieces within the list, and the piece behind its last one.
+        is_last: Whether it is the list's last part, bool[].
     """
 
     item: Item
     number: Array
     part: Array
     first: Array
-    count: Array  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts in a tuple
+    end: Array
+    is_last: Array
+
+    @property
+    def pieces(self) -> Array:
+        """The number of its pieces."""
+        return self.end - self.first
 
 
 def _kernel(
@@ -200,8 +209,9 @@ def _kernel(
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    rings = {"queries": queries, "keys": keys, "values": values}
-    streams = {name: Stream(**ring, products=products) for name, ring in rings.items()}
+    stream = functools.partial(Stream, products=products)
+    ragged = functools.partial(stream, parts=_PARTS if config.signature.is_ragged else 1)
+    streams = {"queries": stream(**queries), "keys": ragged(**keys), "values": ragged(**values)}
     columns = streams["keys"].vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
@@ -220,6 +230,7 @@ def _kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
+        kernel.prepare()
         kernel.walk(kernel.attend)
         plgpu.wait_smem_to_gmem(0)
 
@@ -250,11 +261,18 @@ class _Kernel:
     pages: Ref | None
     out: Ref
     of_rows: list[Ref]
+    empty: list[Ref]
+    cleared: Ref
 
     @property
-    def _pieces(self) -> int:
-        """Ring pieces per tile."""
-        return TILE // self.keys.rows
+    def _table(self) -> Table:
+        return self.sparsity.table(self.config.signature, side="query", in_order=True)
+
+    def prepare(self) -> None:
+        """Write the statistics of parts that do not exist; for a warpgroup that computes."""
+        for ref, value in zip(self.empty, self.config.weights.empty_statistics, strict=True):
+            ref.at[self.warpgroup][...] = vector(value, ROWS)
+        plgpu.commit_smem()
 
     def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
         """Call `visit` for each segment of this program's share.
@@ -266,70 +284,56 @@ class _Kernel:
         Returns:
             The number of segments, and the position in the ring after the last piece.
         """
-        me, starts = lax.axis_index("program"), self.shares.starts
-        lists = self.q.shape[0]
-        size = self.shares.size()
+        me, shares, per_tile = lax.axis_index("program"), self.shares, TILE // self.keys.rows
+        size = shares.size()
         begin = me * size
-        end = jnp.minimum(begin + size, starts[lists])
+        end = jnp.minimum(begin + size, shares.total())
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             which, begin, number, ring, (low, high, item) = carry
             # What it loads arrives while this list is visited.
-            following = self._list(jnp.minimum(which + 1, lists - 1))
+            following = self._list(jnp.minimum(which + 1, shares.lists - 1))
             stop = jnp.minimum(end, high)
-            count = stop - begin
+            pieces = jnp.minimum((stop - low) * per_tile, item.pieces(self.keys.rows))
             part = me - lax.div(low, size)
+            segment = _Segment(item, which, part, (begin - low) * per_tile, pieces, stop == high)
 
-            @when(count > 0)
+            @when(begin < stop)
             def _() -> None:
-                segment = _Segment(item, which, part, begin - low, count)
                 visit(segment, number, ring)
 
-            visited = jnp.where(count > 0, 1, 0)
-            return which + 1, stop, number + visited, ring + count * self._pieces, following
+            visited = jnp.where(begin < stop, 1, 0)
+            return which + 1, stop, number + visited, ring + visited * segment.pieces, following
 
-        zero, first = jnp.int32(0), self.shares.first[me]
-        initial = (first, begin, zero, zero, self._list(jnp.minimum(first, lists - 1)))
+        zero, first = jnp.int32(0), shares.holder(begin)
+        initial = (first, begin, zero, zero, self._list(first))
         *_, number, ring, _ = lax.while_loop(lambda carry: carry[1] < end, step, initial)
         return number, ring
 
     def _list(self, which: Array) -> tuple[Array, Array, Item]:
         """The first tile of a list, that of the next list, and its item."""
-        low, high = self.shares.starts[which], self.shares.starts[which + 1]
         heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
         batch, head = lax.div(which, heads), lax.rem(which, heads)
-        lists = self.sparsity.lists
-        at = (*at_or_0(lists.counts, batch, head), 0)
-        lengths = self.sparsity.query_lengths[batch], self.sparsity.key_lengths[batch]
-        item = Item(
-            batch, head, jnp.int32(0), lists.full[at], lists.counts[at], jnp.int32(0), *lengths
-        )
-        return low, high, item
+        low, high = self.shares.bounds(which)
+        return low, high, self._table.item_of(batch, head, jnp.int32(0))
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Send the operands of a segment; for the warpgroup that moves memory."""
         item, zero = segment.item, segment.number * 0  # traced: JAX rejects a constant start
-        self.queries.send(Source(self.q, segment.number, zero, jnp.int32(0)), zero, number)
+        queries = Source(self.q, segment.number, zero, jnp.int32(self.packing.rows))
+        self.queries.send(queries, zero, number)
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
         key = Source(self.k, item.batch, head, item.key_length, columns, self.pages)
         value = Source(self.v, item.batch, head, item.key_length, pages=self.pages)
-        tiles = self.sparsity.lists.tiles
-        at = (*at_or_0(tiles, item.batch, item.head), 0)
 
-        def step(i: Array, owed: Owed) -> Owed:
-            # Backwards: the last piece may need clearing, which then holds up no copy.
-            pieces = jnp.int32(self._pieces)
-            i_tile, i_piece = lax.div(i, pieces), lax.rem(i, pieces)
-            tile = tiles[(*at, segment.first + segment.count - 1 - i_tile)]
-            first = tile * TILE + i_piece * self.keys.rows
+        @pl.loop(0, segment.pieces)
+        def _(i: Array) -> None:
+            # Backwards, so that the pieces with a mask are first.
+            first = self._table.first_column(item, segment.end - 1 - i, self.keys.rows)
             self.keys.send(key, first, ring + i)
-            self.values.settle(owed)
-            return self.values.send_early(value, first, ring + i)
-
-        owed = self.values.nothing_owed()
-        self.values.settle(lax.fori_loop(0, segment.count * self._pieces, step, owed))
+            self.values.send(value, first, ring + i)
 
     def drain(self, number: Array, ring: Array) -> None:
         """Wait until all operands are read; for the arguments see the results of `walk`."""
@@ -361,14 +365,25 @@ class _Kernel:
         for one, ref in zip(of_rows, self.statistics, strict=True):
             to = ref.at[segment.number, segment.part, rows]
             plgpu.copy_smem_to_gmem(one, to, commit_group=False)
+        self._store_missing(segment, rows)
         plgpu.commit_smem_to_gmem_group()
+
+    def _store_missing(self, segment: _Segment, rows: Any) -> None:
+        """Store the statistics of the parts that a list lacks, behind its last one."""
+        most = self.out.shape[1]
+        first = jnp.where(segment.is_last, segment.part + 1, most)
+
+        @pl.loop(first, most)
+        def _(part: Array) -> None:
+            for one, ref in zip(self.empty, self.statistics, strict=True):
+                to = ref.at[segment.number, part, rows]
+                plgpu.copy_smem_to_gmem(one.at[self.warpgroup], to, commit_group=False)
 
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""
         products, shape = self.products, (ROWS, self.keys.rows)
         rule = self.elements.of_item(segment.item, self.warpgroup * ROWS, ROWS)
-        # The pieces come backwards, so those with a mask are first.
-        partial = (segment.first + segment.count - segment.item.full) * self._pieces
+        partial = segment.end - segment.item.full_pieces(self.keys.rows)
 
         def step(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             place = self.keys.receive(ring + i)
@@ -385,11 +400,30 @@ class _Kernel:
             so_far = products.read(total)
             products.write(total, so_far * along_rows(decay, so_far.shape))
             place = self.values.receive(ring + i)
+            self._clear(segment, place)
             products.add(total, weights.astype(q.dtype), self.values.tiles.at[place])
             products.wait()
             self.values.release(ring + i)
             return largest, weight
 
         initial = vector(self.config.weights.initial, ROWS), vector(0, ROWS)
-        sums = lax.fori_loop(0, segment.count * self._pieces, step, initial)
+        sums = lax.fori_loop(0, segment.pieces, step, initial)
         return products.read(total), *sums
+
+    def _clear(self, segment: _Segment, place: Array) -> None:
+        """Clear values behind the valid length, as 0 * padding may be NaN.
+
+        The warpgroup that moves memory would have to wait for the copy, instead of starting others.
+        """
+        if not self._table.overhangs:
+            return
+        rows = self.values.rows // self.outs.shape[0]
+        first = self.warpgroup * rows
+        valid = segment.item.key_length - self.values.begins[place]
+
+        @when(valid < self.values.rows)
+        def _() -> None:
+            self.products.clear(self.values.tiles.at[place, pl.ds(first, rows)], valid - first)
+            plgpu.commit_smem()
+            plgpu.barrier_arrive(self.cleared)
+            plgpu.barrier_wait(self.cleared)

@@ -10,6 +10,7 @@ among programs.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._branches import when
@@ -28,7 +30,9 @@ from shapeexec.attention.backends.mosaic_gpu._rules import Rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     WARPGROUPS,
+    FirstTiles,
     Item,
+    Lengths,
     ListRefs,
     Packing,
     Table,
@@ -94,13 +98,13 @@ class Sparsity:
 
     Attributes:
         lists: The tiles.
-        query_lengths, key_lengths: Valid lengths, i32[B].
+        query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
         leaves: The arrays of mask and bias.
     """
 
-    lists: ListRefs
-    query_lengths: Array
-    key_lengths: Array
+    lists: ListRefs | FirstTiles
+    query_lengths: Array | None
+    key_lengths: Array | None
     leaves: list[Array]
 
     def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
@@ -135,9 +139,18 @@ class Sparsity:
         heads, group, columns = signature.query_heads, 1, signature.key_size
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
-        lengths = (self.query_lengths, self.key_lengths)
-        overhangs = signature.is_ragged or columns % TILE > 0
-        return Table(self.lists, heads, group, lengths, side, columns, overhangs, in_order)
+        return Table(
+            lists=self.lists,
+            batch=signature.batch,
+            heads=heads,
+            group=group,
+            lengths=Lengths(
+                (self.query_lengths, self.key_lengths), (signature.query_size, signature.key_size)
+            ),
+            side=side,
+            overhangs=signature.is_ragged or columns % TILE > 0,
+            in_order=in_order,
+        )
 
 
 jax.tree_util.register_dataclass(Sparsity)
@@ -190,7 +203,7 @@ def launch(
     programs = min(config.programs, total // together)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
     # Where items are alike programs take turns: the counter takes as long as a tile.
-    alike = together > 1 or inputs["sparsity"].lists.tiles.shape[3] == 1
+    alike = together > 1 or inputs["sparsity"].lists.longest == 1
     if config.interpret is None and not alike:
         inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
     if config.interpret is not None:
@@ -225,8 +238,11 @@ def start(
     def kernel(*refs: Ref) -> None:
         named = jax.tree.unflatten(structure, refs[: len(flat)])
         named |= dict(zip([*outputs, *scratch], refs[len(flat) :], strict=True))
+        if config.interpret is None:
+            plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
         body(**named)
 
+    name = f"attention_{'_'.join(outputs)}"
     return plgpu.kernel(
         kernel,
         out_type=list(outputs.values()),

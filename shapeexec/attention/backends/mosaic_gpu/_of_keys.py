@@ -68,7 +68,7 @@ def backward_at_once(
 
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    inputs, outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.counts.shape[2])
+    inputs, outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.rows)
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
     into = _into_queries.scratch(config, q.dtype)
     *made, d_k, d_v = _launched(
@@ -94,7 +94,7 @@ def _launched(
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config) if into is None else _totals.room(config)
-    key_tiles = sparsity.lists.counts.shape[2]
+    key_tiles = sparsity.lists.rows
     scratch = _scratch(config, sparsity, rows=rows, dtype=k.dtype, slots=slots, steps=steps)
     return launch(
         config,
@@ -150,7 +150,7 @@ def _kernel(
     elements = sparsity.elements(config, block.products, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
-        key_tiles = sparsity.lists.counts.shape[2]
+        key_tiles = sparsity.lists.rows
         d_q = _into_queries.into_queries(
             config, block, total=total, scratch=into, key_tiles=key_tiles
         )

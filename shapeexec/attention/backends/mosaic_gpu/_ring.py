@@ -20,7 +20,7 @@ from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
-    copy_in,
+    copy_in_first,
     copy_in_valid,
 )
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
@@ -39,6 +39,8 @@ class Stream:
         begins: i32[steps] in shared memory: where each piece begins in its array.
         products: The products that read the pieces.
         vectors: [steps, rows] each: numbers per row.
+        parts: The number of parts of a piece, of which those behind the valid length are not
+            copied, and keep what they hold; 1: all rows are copied.
     """
 
     tiles: Ref
@@ -48,6 +50,7 @@ class Stream:
     products: Products | InterpretedProducts
     landed: Ref | None = None
     vectors: tuple[Ref, ...] = ()
+    parts: int = 1
 
     @property
     def steps(self) -> int:
@@ -80,7 +83,7 @@ class Stream:
         for vector, shared in zip(source.vectors, self.vectors, strict=True):
             plgpu.copy_gmem_to_smem(vector.at[rows], shared.at[place], to[1])
         if self.landed is None:
-            copy_in(source.ref, at, *to)
+            copy_in_first(source.ref, at, *to, valid, parts=self.parts)
         else:
             copy_in_valid(source.ref, at, *to, self.landed, valid)
         return Owed(position, valid)

@@ -1,7 +1,7 @@
 """Divides lists of key tiles into equal shares of work for a fixed number of programs.
 
 A share may begin and end inside a list. So several programs may attend to parts of one list, whose
-results are joined here in a fixed order. `_few` computes the shares.
+results are joined here in a fixed order. `_few` attends to the shares.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -21,6 +21,8 @@ from jax import lax
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks._base import Array
 
+_ASKED = 4  # a step of a search leaves one of as many groups
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -28,28 +30,68 @@ class Shares:
     """All tiles of all lists in one row, list after list, cut into shares of one size.
 
     Attributes:
-        starts: The first tile of each list, and the end of the last list, i32[lists + 1].
-        first: The list that each share begins in, i32[programs].
+        starts: The number of tiles of one list of each group before this one, i32[groups + 1].
+        alike: The number of lists in a group, which are equally long.
+        programs: The number of shares.
         least: The least number of tiles in a share.
     """
 
     starts: Array
-    first: Array
+    alike: int = dataclasses.field(metadata={"static": True})
+    programs: int = dataclasses.field(metadata={"static": True})
     least: int = dataclasses.field(metadata={"static": True})
+
+    @property
+    def groups(self) -> int:
+        """The number of groups of lists."""
+        return self.starts.shape[0] - 1
+
+    @property
+    def lists(self) -> int:
+        """The number of lists."""
+        return self.groups * self.alike
+
+    def total(self) -> Array:
+        """The number of all tiles, i32[]."""
+        return self.starts[self.groups] * self.alike
 
     def size(self) -> Array:
         """The number of tiles in a share, i32[]; the last shares may have fewer, or none.
 
         Kernels compute it, as on a GPU an operation of XLA costs a microsecond.
         """
-        lists, programs = self.starts.shape[0] - 1, self.first.shape[0]
-        return _even(self.starts[lists], programs, least=self.least)
+        if isinstance(self.starts, np.ndarray):
+            return np.int32(max(-(-int(self.total()) // self.programs), self.least))
+        even = lax.div(self.total() + (self.programs - 1), jnp.int32(self.programs))
+        return jnp.maximum(even, self.least)
 
-    def parts(self) -> Array:
-        """The number of programs that attend to each list, i32[lists]."""
+    def bounds(self, which: Array) -> tuple[Array, Array]:
+        """The first tile of a list and that of the next list, i32[] each."""
+        group, number = lax.div(which, jnp.int32(self.alike)), lax.rem(which, jnp.int32(self.alike))
+        start, following = self.starts[group], self.starts[group + 1]
+        low = start * self.alike + number * (following - start)
+        return low, low + (following - start)
+
+    def holder(self, tile: Array) -> Array:
+        """The list that holds a tile, i32[]; the last one if none does.
+
+        In each step several groups are asked at a time, as a load takes half a microsecond.
+        """
+        group, candidates = jnp.int32(0), self.groups + 1
+        while candidates > 1:
+            candidates = -(-candidates // _ASKED)
+            asked = (group + i * candidates for i in range(1, _ASKED))
+            starts = [self.starts[jnp.minimum(i, self.groups)] * self.alike for i in asked]
+            group += candidates * sum(jnp.where(start <= tile, 1, 0) for start in starts)
+        group = jnp.minimum(group, self.groups - 1)
+        start, following = self.starts[group], self.starts[group + 1]
+        number = lax.div(tile - start * self.alike, jnp.maximum(following - start, 1))
+        return group * self.alike + jnp.clip(number, 0, self.alike - 1)
+
+    def has_tiles(self) -> Array:
+        """Whether each list has any, bool[lists]."""
         xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
-        begin, end, size = self.starts[:-1], self.starts[1:], self.size()
-        return xp.where(end > begin, (end - 1) // size - begin // size + 1, 0)
+        return xp.repeat(self.starts[1:] > self.starts[:-1], self.alike)
 
 
 def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
@@ -59,25 +101,30 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
     most about twice the programs that it would get among lists of its own length.
 
     Args:
-        counts: The number of tiles in each list, i32[lists].
+        counts: The number of tiles in a list of each group, i32[groups].
         longest: The most tiles that a list can have.
         programs: The number of shares.
-        alike: Lists come in groups of as many, which are equally long.
+        alike: The number of lists in a group, which are equally long.
     """
-    among_alike = -(-len(counts) * longest // programs)
+    among_alike = -(-len(counts) * alike * longest // programs)
     # If all lists but one group are empty, that group has the programs to itself.
     parts = min(2 * -(-longest // among_alike) + 1, programs // alike + 2)
     # A list of `longest` tiles has one part more than whole shares fit into it.
     least = -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)
-    number = np.arange(len(counts) + 1)[:, None]
     # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
-    is_before = np.arange(len(counts)) < number
+    is_before = np.arange(len(counts)) < np.arange(len(counts) + 1)[:, None]
     starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
-    begins = np.arange(programs, dtype=np.int32) * _even(starts[-1], programs, least=least)
-    first = (starts[None, 1:] <= begins[:, None]).sum(1, dtype=np.int32)
-    shares = Shares(starts, first, least)
-    return shares, int(np.max(shares.parts(), initial=1)) if is_known else parts
+    shares = Shares(starts, alike, programs, least)
+    return shares, _most_parts(shares) if is_known else parts
+
+
+def _most_parts(shares: Shares) -> int:
+    """The most programs that attend to one list."""
+    counts = np.repeat(np.diff(shares.starts), shares.alike)
+    end, size = np.cumsum(counts), shares.size()
+    parts = np.where(counts > 0, (end - 1) // size - (end - counts) // size + 1, 0)
+    return int(parts.max(initial=1))
 
 
 def joined(
@@ -89,28 +136,26 @@ def joined(
         weights: The formulas of the weights.
         shares: The work of each program.
         results: The output f32[lists, parts, rows or more, V] and `Weights.statistics`
-            f32[lists, parts, rows or more] of each part; anything for parts that a list lacks.
+            f32[lists, parts, rows or more] of each part. For a part that a list lacks these are
+            `empty_statistics`, and the output is anything; for a list without tiles, both are.
         rows: The number of rows to return.
 
     Returns:
         The output f32[lists, rows, V] and statistics f32[lists, rows] each.
     """
     out, *statistics = (x[:, :, :rows] for x in results)
-    numbers, count = range(out.shape[1]), shares.parts()[:, None]
+    numbers, has_tiles = range(out.shape[1]), shares.has_tiles()[:, None]
     # Written out part by part, as XLA fuses this into one loop.
     parts = [weights.of_parts([x[:, i] for x in statistics]) for i in numbers]
-    shifts = [jnp.where(i < count, parts[i][0], weights.initial) for i in numbers]
+    is_there = [has_tiles & (weight != 0) for _, weight in parts]  # NaN is there too
+    shifts = [jnp.where(is_there[i], parts[i][0], weights.initial) for i in numbers]
     largest = functools.reduce(jnp.maximum, shifts)
     finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # as -inf - -inf is NaN
-    shown = [jnp.where(i < count, parts[i][1] * jnp.exp(shifts[i] - finite), 0.0) for i in numbers]
+    shown = [
+        jnp.where(is_there[i], parts[i][1] * jnp.exp(shifts[i] - finite), 0.0) for i in numbers
+    ]
     values = [
-        jnp.where((i < count)[..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers
+        jnp.where(is_there[i][..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers
     ]
     weight, value = functools.reduce(jnp.add, shown), functools.reduce(jnp.add, values)
     return value / jnp.where(weight > 0, weight, 1.0)[..., None], weights.of_all(largest, weight)
-
-
-def _even(total: Any, programs: int, *, least: int) -> Any:
-    if isinstance(total, (int, np.integer)):
-        return np.int32(max(-(-int(total) // programs), least))
-    return jnp.maximum(lax.div(total + (programs - 1), jnp.int32(programs)), least)

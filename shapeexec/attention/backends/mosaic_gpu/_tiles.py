@@ -3,8 +3,10 @@
 Kernels handle operands and products.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -29,6 +31,92 @@ class ListRefs(NamedTuple):
     full: Ref
     counts: Ref
     order: Ref
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in a head."""
+        return self.counts.shape[2]
+
+    @property
+    def longest(self) -> int:
+        """The most tiles of a row."""
+        return self.tiles.shape[3]
+
+    def row(self, batch: Array, head: Array, place: Array) -> Array:
+        """The row at a place of a head's order."""
+        return self.order[(*at_or_0(self.order, batch, head), place)]
+
+    def bounds(
+        self, item: "Item", head: Array, lengths: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """The numbers of full tiles and of all tiles, if any of the row is valid.
+
+        Args:
+            item: The item; only its row and example count.
+            head: The head of the lists.
+            lengths: The valid lengths along the rows and across them.
+        """
+        del lengths
+        at = (*at_or_0(self.counts, item.batch, head), item.row)
+        return self.full[at], self.counts[at]
+
+    def tile(self, item: "Item", head: Array, place: Array) -> Array:
+        """The number of the tile at a place of an item's list."""
+        return self.tiles[(*at_or_0(self.tiles, item.batch, head), item.row, place)]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FirstTiles:
+    """In place of `ListRefs`, the lists that valid lengths alone leave: nothing is read.
+
+    Attributes:
+        rows, longest: See `ListRefs`.
+        of_row: The number of positions in a row.
+    """
+
+    rows: int = dataclasses.field(metadata={"static": True})
+    longest: int = dataclasses.field(metadata={"static": True})
+    of_row: int = dataclasses.field(metadata={"static": True})
+
+    def row(self, batch: Array, head: Array, place: Array) -> Array:
+        """See `ListRefs`."""
+        del batch, head
+        return place
+
+    def bounds(
+        self, item: "Item", head: Array, lengths: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """See `ListRefs`."""
+        del head
+        along, across = lengths
+        full = jnp.where((item.row + 1) * self.of_row <= along, _divide(across, TILE)[0], 0)
+        return full, _divide(across + (TILE - 1), TILE)[0]
+
+    def tile(self, item: "Item", head: Array, place: Array) -> Array:
+        """See `ListRefs`."""
+        del item, head
+        return place
+
+
+class Lengths(NamedTuple):
+    """The valid lengths of queries and of keys.
+
+    Attributes:
+        refs: i32[B] in device memory each; None: all positions are valid.
+        sizes: T and S.
+    """
+
+    refs: tuple[Ref | None, Ref | None]
+    sizes: tuple[int, int]
+
+    def of(self, batch: Array) -> tuple[Array, Array]:
+        """Those of an example."""
+        queries, keys = (
+            jnp.int32(size) if ref is None else ref[batch]
+            for ref, size in zip(self.refs, self.sizes, strict=True)
+        )
+        return queries, keys
 
 
 class Packing(NamedTuple):
@@ -81,43 +169,28 @@ class Item(NamedTuple):
         return self.full * (TILE // rows)
 
 
-def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
-    """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
-    return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
-
-
 class Table(NamedTuple):
     """Maps the number of an item to the item.
 
     Attributes:
         lists: The lists whose rows are the items.
+        batch: The number of examples.
         heads: The number of heads of the items.
         group: The number of the lists' heads that one head of the items represents.
-        lengths: Valid lengths of queries and of keys, i32[B] each.
+        lengths: The valid lengths.
         side: Whether the rows are of queries or of keys.
-        columns: The number of keys if the rows are of queries, else of queries.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
     """
 
-    lists: ListRefs
+    lists: ListRefs | FirstTiles
+    batch: int
     heads: int
     group: int
-    lengths: tuple[Ref, Ref]
+    lengths: Lengths
     side: Side
-    columns: int
     overhangs: bool
     in_order: bool
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in a head."""
-        return self.lists.counts.shape[2]
-
-    @property
-    def longest(self) -> int:
-        """The most tiles of a row."""
-        return self.lists.tiles.shape[3]
 
     def fits(self, rows: int) -> bool:
         """Whether the longest list fits into rings of this many rows.
@@ -125,37 +198,42 @@ class Table(NamedTuple):
         If it does, a kernel starts all copies of an item before it looks up the next one, which
         takes microseconds. If not it looks up first, or the next item would be late.
         """
-        return self.longest * TILE <= rows
+        return self.lists.longest * TILE <= rows
 
     def item(self, number: Array) -> Item:
         """Item `number`: example by example, head by head, in a head by `order` or `in_order`.
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
-        total = self.lengths[0].shape[0] * self.heads * self.rows
-        head, place = _divide(jnp.minimum(number, total - 1), self.rows)
+        rows = self.lists.rows
+        total = self.batch * self.heads * rows
+        head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
-        row, order = place, self.lists.order
-        if self.rows > 1 and not self.in_order:
-            row = order[(*at_or_0(order, batch, head * self.group), place)]
-        lengths = (length[batch] for length in self.lengths)
-        item = Item(batch, head, row, *(jnp.int32(0),) * 3, *lengths)
-        item = self.of_head(item, head * self.group)
+        if rows > 1 and not self.in_order:
+            row = self.lists.row(batch, head * self.group, row)
+        item = self.item_of(batch, head, row)
         return item._replace(batch=jnp.where(number < total, batch, -1))
+
+    def item_of(self, batch: Array, head: Array, row: Array) -> Item:
+        """The item of a row, with the tiles of the first of the lists' heads."""
+        queries, keys = self.lengths.of(batch)
+        zero = jnp.int32(0)
+        item = Item(batch, head, row, zero, zero, zero, queries, keys)
+        return self.of_head(item, head * self.group)
 
     def of_head(self, item: Item, head: Array) -> Item:
         """The item with the tiles of one of the lists' heads: none behind the valid length."""
-        valid, longest = item.query_length, item.key_length
+        along, across = item.query_length, item.key_length
         if self.side == "key":
-            valid, longest = longest, valid
-        at = (*at_or_0(self.lists.counts, item.batch, head), item.row)
-        has_any = item.row * TILE < valid
-        full, count = (jnp.where(has_any, x[at], 0) for x in (self.lists.full, self.lists.counts))
+            along, across = across, along
+        has_any = item.row * TILE < along
+        bounds = self.lists.bounds(item, head, (along, across))
+        full, count = (jnp.where(has_any, x, 0) for x in bounds)
         behind = jnp.int32(0)
         if self.overhangs:
             # If a tile extends past the end, it is the last one: partial ones come last, in order.
             last = self._tile(item, head, jnp.maximum(count, 1) - 1)
-            behind = jnp.where(count > 0, jnp.maximum((last + 1) * TILE - longest, 0), 0)
+            behind = jnp.where(count > 0, jnp.maximum((last + 1) * TILE - across, 0), 0)
         return item._replace(full=full, count=count, behind=behind)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
@@ -164,11 +242,14 @@ class Table(NamedTuple):
         return self._tile(item, item.head, place) * TILE + piece * size
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
-        """The number of the tile at a place of an item's list."""
-        if self.columns <= TILE:
+        if self.lengths.sizes[0 if self.side == "key" else 1] <= TILE:
             return jnp.int32(0)
-        tiles = self.lists.tiles
-        return tiles[(*at_or_0(tiles, item.batch, head), item.row, place)]
+        return self.lists.tile(item, head, place)
+
+
+def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
+    """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
+    return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
 
 
 def _divide(number: Array, by: int) -> tuple[Array, Array]:

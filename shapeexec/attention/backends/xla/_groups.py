@@ -166,11 +166,10 @@ class Setting:
 
 
 def _lists_of(lists: TileLists, *, b: Array, n: Array) -> TileLists:
-    own = {
-        field.name: _pick(_pick(jnp.asarray(getattr(lists, field.name)), 0, number=b), 1, number=n)
-        for field in dataclasses.fields(lists)
-    }
-    return TileLists(**own)
+    def own(x: Array) -> Array:
+        return _pick(_pick(jnp.asarray(x), 0, number=b), 1, number=n)
+
+    return jax.tree.map(own, lists)
 
 
 def _pick(x: Array, axis: int, *, number: Array) -> Array:
