@@ -152,6 +152,7 @@ from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the 
 from shapeexec._compat.settings import (  # noqa: F401 - others use it by the name of the package
     CACHED_EVENT,
     COMPILE_EVENT,
+    LOWERED_EVENT,
     checks_results,
     config_fingerprint,
     current_trace,

@@ -18,6 +18,8 @@ from jax._src import xla_bridge as _xla_bridge
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 """The monitoring event that JAX records, with seconds, for each XLA compilation."""
+LOWERED_EVENT = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+"""The one that it records, with seconds, when it has lowered a program."""
 CACHED_EVENT = "/jax/compilation_cache/cache_hits"
 """The one that it records, without seconds, for each program from its own compilation cache."""
 

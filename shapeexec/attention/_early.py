@@ -1,10 +1,11 @@
-"""Compiles Hopper kernels while the rest of their program is lowered and compiled.
+"""Compiles the Hopper kernels of a program at once, when it is lowered.
 
 XLA compiles the kernels of a program one after the other, when it has done all else. A kernel that
 the process has compiled already it takes as it is. See docs/adr/0032.
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -16,14 +17,14 @@ from shapeexec import _compat
 THREAD = "attention kernels"
 """The name of the threads that compile."""
 
-_PAUSE = 0.02  # seconds
 _claims = threading.Lock()
 _claimed: set[bytes] = set()
+_lowered = threading.local()  # `kernels`: those of the program that this thread lowers
 
 
 @contextlib.contextmanager
 def compiled_early(platform: str) -> Generator[None]:
-    """Compile each kernel that is lowered inside at once, in a thread that may end later.
+    """Compile kernels that are lowered inside, in threads that start when their program is lowered.
 
     Args:
         platform: The platform that they are lowered for; nothing happens if its GPU is not here.
@@ -31,32 +32,36 @@ def compiled_early(platform: str) -> Generator[None]:
     if platform != "cuda" or not _has_gpu():
         yield
         return
-    known, done = set(_compat.lowered_mosaic_kernels()), threading.Event()
-    try:
-        _start(_watch, known, done)
-        yield
-    finally:
-        done.set()
+    _listen()
+    known = set(_compat.lowered_mosaic_kernels())
+    yield
+    kernels = vars(_lowered).setdefault("kernels", {})
+    for digest, code in _compat.lowered_mosaic_kernels().items():
+        if digest not in known:
+            kernels[digest] = code
 
 
 def _has_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
+@functools.cache
+def _listen() -> None:
+    jax.monitoring.register_event_duration_secs_listener(_on_event)
+
+
+def _on_event(event: str, duration_secs: float, **_: Any) -> None:
+    del duration_secs
+    if event != _compat.LOWERED_EVENT:
+        return
+    for digest, code in vars(_lowered).pop("kernels", {}).items():
+        if _claim(digest):
+            _start(_compile, digest, code)
+
+
 def _start(target: Callable[..., None], *arguments: Any) -> None:
     with contextlib.suppress(RuntimeError):  # there are no new threads as the interpreter exits
         threading.Thread(target=target, args=arguments, name=THREAD).start()
-
-
-def _watch(known: set[bytes], done: threading.Event) -> None:
-    """Compile kernels that are not known as they are lowered, several at a time, until `done`."""
-    is_last = False
-    while not is_last:
-        is_last = done.is_set()
-        for digest, code in _compat.lowered_mosaic_kernels().items():
-            if digest not in known and _claim(digest):
-                _start(_compile, digest, code)
-        done.wait(_PAUSE)
 
 
 def _claim(digest: bytes) -> bool:

@@ -1,8 +1,9 @@
-"""Kernels are compiled while the rest of their program is lowered: each new one, once."""
+"""Kernels begin to compile when their program is lowered: each new one, once."""
 
 import threading
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 import pytest
 
@@ -22,6 +23,7 @@ class Compiler:
         self.asked, self.threads, self.error = [], set(), error
         self.known, self.is_asked = {b"old": b"code"}, threading.Event()
         monkeypatch.setattr(_early, "_claimed", set())
+        monkeypatch.setattr(_early, "_lowered", threading.local())
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(_compat, "lowered_mosaic_kernels", lambda: dict(self.known))
         monkeypatch.setattr(_compat, "compile_mosaic_kernel", self.compile)
@@ -37,7 +39,13 @@ class Compiler:
         with _early.compiled_early(platform):
             for name, code in kernels.items():
                 self.known[name.encode()] = bytes(code, "ascii")
-        wait()
+        is_lowered()
+
+
+def is_lowered():
+    """What JAX tells when a program is lowered; then wait until its kernels are compiled."""
+    jax.monitoring.record_event_duration_secs(_compat.LOWERED_EVENT, 0.1, fun_name="f")
+    wait()
 
 
 def wait():
@@ -70,28 +78,44 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_error_to_the_program(monkey
     assert len(compiler.asked) == 2
 
 
-def test_an_error_of_lowering_is_raised_and_ends_the_thread(monkeypatch):
+def test_an_error_of_lowering_is_raised(monkeypatch):
     compiler = Compiler(monkeypatch)
     with pytest.raises(TypeError):
         compiler.lower(one="1", two=2)
+    is_lowered()
+    assert not compiler.asked
+
+
+def test_the_kernels_of_all_calls_begin_when_the_program_is_lowered(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    for name in (b"one", b"two"):
+        with _early.compiled_early("cuda"):
+            compiler.known[name] = b"code"
+    jax.monitoring.record_event_duration_secs("/jax/another", 0.1)
     wait()
+    assert not compiler.asked
+    is_lowered()
+    assert sorted(compiler.asked) == [(b"one", b"code"), (b"two", b"code")]
 
 
-def test_a_kernel_is_compiled_while_the_next_one_is_lowered(monkeypatch):
+def test_a_program_that_another_thread_lowers_is_its_own(monkeypatch):
     compiler = Compiler(monkeypatch)
     with _early.compiled_early("cuda"):
         compiler.known[b"one"] = b"1"
-        assert compiler.is_asked.wait(WAIT)
-        compiler.known[b"two"] = b"2"
-    wait()
-    assert sorted(compiler.asked) == [(b"one", b"1"), (b"two", b"2")]
+    other = threading.Thread(target=is_lowered)
+    other.start()
+    other.join(WAIT)
+    assert not compiler.asked
+    is_lowered()
+    assert compiler.asked == [(b"one", b"1")]
 
 
 def test_calls_that_are_lowered_at_once_compile_a_kernel_once(monkeypatch):
     compiler = Compiler(monkeypatch)
     with _early.compiled_early("cuda"), _early.compiled_early("cuda"):
         compiler.known |= {b"one": b"1", b"two": b"2"}
-    wait()
+    is_lowered()
+    is_lowered()
     assert sorted(compiler.asked) == [(b"one", b"1"), (b"two", b"2")]
 
 
@@ -101,22 +125,7 @@ def test_without_jax_s_table_of_kernels_nothing_is_compiled_early(monkeypatch):
     monkeypatch.setattr(_early, "_has_gpu", lambda: True)
     with _early.compiled_early("cuda"):
         assert _compat.lowered_mosaic_kernels() == {}
-    wait()
-
-
-def test_an_interrupt_while_the_thread_starts_ends_it(monkeypatch):
-    start = threading.Thread.start
-
-    def interrupted(thread):
-        start(thread)
-        raise KeyboardInterrupt
-
-    Compiler(monkeypatch)
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), _early.compiled_early("cuda"):
-        pass
-    monkeypatch.undo()
-    wait()
+    is_lowered()
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no such kernels")

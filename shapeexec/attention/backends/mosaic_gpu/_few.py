@@ -209,22 +209,18 @@ def _kernel(
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    stream = functools.partial(Stream, products=products)
-    ragged = functools.partial(stream, parts=_PARTS if config.signature.is_ragged else 1)
-    streams = {"queries": stream(**queries), "keys": ragged(**keys), "values": ragged(**values)}
-    columns = streams["keys"].vectors
+    parts = _PARTS if config.signature.is_ragged else 1
+    of_keys, of_values = (Stream(**x, products=products, parts=parts) for x in (keys, values))
+    columns = of_keys.vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     kernel = _Kernel(
-        config=config,
-        packing=packing,
-        sparsity=sparsity,
-        elements=elements,
-        products=products,
-        warpgroup=warpgroup,
+        *(config, packing, sparsity, elements, products, warpgroup),
+        queries=Stream(**queries, products=products),
+        keys=of_keys,
+        values=of_values,
         outs=outs,
         statistics=statistics,
-        **streams,
         **refs,
     )
 
