@@ -21,6 +21,9 @@ from jax import lax
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks._base import Array
 
+_FINER = 4
+"""Shares may be so many times smaller than those of lists of the greatest length. Below that some
+programs have no work; and all parts that there may be are read when they are joined."""
 _ASKED = 4  # a step of a search leaves one of as many groups
 
 
@@ -98,7 +101,7 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
     """Equal shares, and the most programs that attend to one list.
 
     If counts are traced, the second result is an upper bound, and a list among shorter ones gets at
-    most about twice the programs that it would get among lists of its own length.
+    most about four times the programs that it would get among lists of its own length.
 
     Args:
         counts: The number of tiles in a list of each group, i32[groups].
@@ -108,9 +111,10 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
     """
     among_alike = -(-len(counts) * alike * longest // programs)
     # If all lists but one group are empty, that group has the programs to itself.
-    parts = min(2 * -(-longest // among_alike) + 1, programs // alike + 2)
+    most = programs // alike + 2
+    parts = min(_FINER * -(-longest // among_alike) + 1, most)
     # A list of `longest` tiles has one part more than whole shares fit into it.
-    least = -(-longest // (parts - 1))
+    least = 1 if parts == most else -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)
     # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
     is_before = np.arange(len(counts)) < np.arange(len(counts) + 1)[:, None]
