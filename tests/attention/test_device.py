@@ -3,6 +3,7 @@
 Run on such a machine by `JAX_PLATFORMS=cuda python -m pytest tests/attention -m gpu`.
 """
 
+import concurrent.futures
 import functools
 
 import jax
@@ -188,6 +189,50 @@ def assert_as_formulas(case, **options):
         assert error <= BY_NORM[case.dtype] * np.linalg.norm(want), name
         assert not np.asarray(mine, np.float32)[lonely[i // 2]].any(), f"{name}: nothing gives 0"
     return actual
+
+
+def test_programs_that_are_compiled_at_once_are_right_each_time_they_run():
+    """Kernels count items in memory that XLA fills, and XLA shares constants among programs."""
+    lengths = (256, 384, 512, 1024)
+    calls = [
+        (length, ragged, passes)
+        for length in lengths
+        for ragged in (False, True)
+        for passes in ("forward", "both")
+    ]
+
+    def run(passes, implementation, x, sizes):
+        def attend(x):
+            own = {"query_seq_lengths": sizes, "key_value_seq_lengths": sizes}
+            return sx.dot_product_attention(x, x, x, implementation=implementation, **own)
+
+        if passes == "forward":
+            return attend(x)
+        out, pull = jax.vjp(attend, x)
+        return out, *pull(out)
+
+    def operands(length, ragged):
+        x = jax.random.normal(jax.random.key(length), (8, length, 16, 128), jnp.bfloat16)
+        sizes = np.random.default_rng(0).integers(1, length + 1, 8).astype(np.int32)
+        return x, jnp.asarray(sizes) if ragged else None
+
+    def as_f32(results):
+        return [np.asarray(x, np.float32) for x in jax.tree.leaves(results)]
+
+    def program(call, implementation="mosaic_gpu"):
+        length, ragged, passes = call
+        given = jax.eval_shape(lambda: operands(length, ragged))
+        return jax.jit(functools.partial(run, passes, implementation)).lower(*given).compile()
+
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        programs = list(pool.map(program, calls))
+    for call, mine in zip(calls, programs, strict=True):
+        given = operands(*call[:2])
+        wanted = as_f32(program(call, "xla")(*given))
+        for _ in range(5):
+            for got, want in zip(as_f32(mine(*given)), wanted, strict=True):
+                limit = 2 * BY_NORM["bfloat16"] * np.linalg.norm(want)  # both are rounded
+                assert np.linalg.norm(got - want) <= limit, call
 
 
 @pytest.mark.parametrize("pattern", ["causal", "tiles", "documents"])

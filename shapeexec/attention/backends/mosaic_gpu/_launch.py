@@ -205,7 +205,9 @@ def launch(
     # Where items are alike programs take turns: the counter takes as long as a tile.
     alike = together > 1 or inputs["sparsity"].lists.longest == 1
     if config.interpret is None and not alike:
-        inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
+        # Only the first of two elements is used: XLA fills two in a kernel, but copies a single one
+        # from a constant of the program, which takes longer.
+        inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((2,), jnp.int32))}
     if config.interpret is not None:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
         scratch["pool"] = pool

@@ -152,7 +152,7 @@ def take(counter: Ref, word: Ref) -> Array:
     """Add one, and return the previous count to all threads of the warpgroup.
 
     Args:
-        counter: i32[1] in device memory, shared by all programs.
+        counter: i32[1 or more] in device memory, whose first element all programs share.
         word: i32[1] in shared memory, used by this warpgroup only.
     """
     scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
