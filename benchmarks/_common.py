@@ -108,29 +108,33 @@ def run_benchmark(
     return report
 
 
-def run_one(
-    one: Callable[[argparse.Namespace], Any],
-    arguments: Sequence[str] | None,
+def run_contestants(
+    name: str,
+    about: str | None,
     *,
+    one: Callable[[argparse.Namespace], Any],
+    run: Callable[[argparse.Namespace], Report],
+    arguments: Sequence[str] | None,
     add_options: Callable[[argparse.ArgumentParser], object],
-) -> bool:
-    """Measure one contestant and print it as JSON, if the command line has `--one`.
+) -> Report | None:
+    """As `run_benchmark`, for one whose contestants run in processes of their own.
 
     Args:
-        one: From parsed options to the figures.
-        arguments: The command line; None: that of the process.
+        name: See `run_benchmark`.
+        about: See `run_benchmark`.
+        one: From parsed options to the figures of one contestant, which are printed as JSON if the
+            command line has `--one`; then nothing else happens.
+        run: See `run_benchmark`.
+        arguments: See `run_benchmark`.
         add_options: Adds the benchmark's own options to a parser, `--one` among them.
-
-    Returns:
-        Whether it has `--one`.
     """
     parser = argparse.ArgumentParser(add_help=False)
     add_options(parser)
     options, _ = parser.parse_known_args(arguments)
-    if options.one is None:
-        return False
-    print(json.dumps(one(options)))
-    return True
+    if options.one is not None:
+        print(json.dumps(one(options)))
+        return None
+    return run_benchmark(name, about, run=run, arguments=arguments, add_options=add_options)
 
 
 def in_a_process(module: str, *arguments: str, flags: str = "") -> Any:

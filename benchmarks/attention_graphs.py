@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 import shapeexec as sx
-from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark, run_one
+from benchmarks._common import Claim, Report, Table, in_a_process, run_contestants
 from shapeexec.tools.benchmark.attention._contestant import compiled
 from shapeexec.tools.benchmark.attention._launches import Model
 
@@ -120,10 +120,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
     """Run as a program."""
-    if run_one(one, arguments, add_options=add_options):
-        return None
-    return run_benchmark(
-        "attention_graphs", __doc__, run=run, arguments=arguments, add_options=add_options
+    return run_contestants(
+        "attention_graphs", __doc__, one=one, run=run, arguments=arguments, add_options=add_options
     )
 
 

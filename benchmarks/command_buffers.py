@@ -28,8 +28,7 @@ from benchmarks._common import (
     Table,
     Timing,
     in_a_process,
-    run_benchmark,
-    run_one,
+    run_contestants,
     take_turns,
     with_flags,
 )
@@ -192,10 +191,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
     """Run as a program."""
-    if run_one(one, arguments, add_options=add_options):
-        return None
-    return run_benchmark(
-        "command_buffers", __doc__, run=run, arguments=arguments, add_options=add_options
+    return run_contestants(
+        "command_buffers", __doc__, one=one, run=run, arguments=arguments, add_options=add_options
     )
 
 

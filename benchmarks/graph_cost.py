@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
-from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark, run_one
+from benchmarks._common import Claim, Report, Table, in_a_process, run_contestants
 from demo import model
 from shapeexec import _compat
 
@@ -217,10 +217,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
     """Run as a program."""
-    if run_one(one, arguments, add_options=add_options):
-        return None
-    return run_benchmark(
-        "graph_cost", __doc__, run=run, arguments=arguments, add_options=add_options
+    return run_contestants(
+        "graph_cost", __doc__, one=one, run=run, arguments=arguments, add_options=add_options
     )
 
 
