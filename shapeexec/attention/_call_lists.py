@@ -16,12 +16,13 @@ from shapeexec.attention._lists import (
     before_lengths,
     lists_by_key,
     lists_by_query,
-    lists_of_lengths,
+    lists_of_reach,
 )
 from shapeexec.attention.backends._base import TileLists
-from shapeexec.attention.masks import And, Full, Lengths, Mask
+from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.masks import And, Causal, Full, Lengths, Mask
 from shapeexec.attention.masks._base import Array, Tile
-from shapeexec.attention.masks._value import is_known
+from shapeexec.attention.masks._value import FARTHEST, is_known
 
 _ALL = (Full, Lengths)
 
@@ -75,16 +76,28 @@ def _static_lists(
 
 
 def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
-    if _allows_all(mask):
-        return lists_of_lengths(grid)
+    reach = _reach(mask)
+    if reach is not None and reach.offset is None:
+        return lists_of_reach(grid, reach), lists_of_reach(grid, reach, side="key")
     kinds = before_lengths(refined_kinds(mask, grid), grid)
+    if reach is not None:
+        return lists_of_reach(grid, reach), lists_by_key(kinds)
     width = None if grid.xp is np else most_keys(mask, grid.tile)
     return lists_by_query(kinds, width=width), lists_by_key(kinds)
 
 
-def _allows_all(mask: Mask) -> bool:
-    """Whether a mask allows all pairs of valid positions, as far as its type tells."""
-    return all(map(_allows_all, mask.masks)) if isinstance(mask, And) else isinstance(mask, _ALL)
+def _reach(mask: Mask) -> Reach | None:
+    """The reach of a mask that leaves each query its first keys, as far as its type tells."""
+    parts = mask.masks if isinstance(mask, And) else (mask,)
+    others = [part for part in parts if not isinstance(part, _ALL)]
+    if not others:
+        return Reach()
+    if len(others) == 1 and isinstance(others[0], And):
+        return _reach(others[0])
+    if len(others) > 1 or type(others[0]) is not Causal or not isinstance(others[0].offset, int):
+        return None
+    offset = min(max(others[0].offset, -FARTHEST), FARTHEST)
+    return Reach(offset, from_end=others[0].align == "end")
 
 
 def most_keys(mask: Mask, tile: Tile) -> int | None:

@@ -24,6 +24,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Side, TileLists
+from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.masks._base import Array, Bounds, TileKind
 from shapeexec.attention.masks._value import is_known
 
@@ -94,31 +95,25 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
     )
 
 
-def lists_of_lengths(grid: TileGrid) -> tuple[TileLists, TileLists]:
-    """The lists by query and by key, where all pairs of valid positions are allowed.
+def lists_of_reach(grid: TileGrid, reach: Reach, *, side: Side = "query") -> TileLists:
+    """The lists of one side, where each query sees its first keys; by key only if it sees all.
 
-    Every list holds the first tiles, so only the counts are computed, with NumPy if the lengths are
-    known: on a GPU one kernel, which XLA may fuse. The other arrays are constants that examples
-    share.
+    So only the counts are computed, with NumPy if the lengths are known: on a GPU one kernel, which
+    XLA may fuse. The other arrays are constants that examples share, but for the order of rows.
     """
-    return _of_first_tiles(grid, axes=(0, 1)), _of_first_tiles(grid, axes=(1, 0))
-
-
-def _of_first_tiles(grid: TileGrid, *, axes: tuple[int, int]) -> TileLists:
-    """The lists along the second one of the axes; an axis is 0 for queries, 1 for keys."""
+    axes = (0, 1) if side == "query" else (1, 0)
     xp, (rows, columns) = grid.xp, (grid.shape[axis] for axis in axes)
     of_row, of_column = (grid.tile[axis] for axis in axes)
     row_length, column_length = (xp.asarray(grid.lengths[axis])[..., 0] for axis in axes)
-    first = (np.arange(rows, dtype=np.int32) * of_row)[None, None]
-    order, tiles = (xp.asarray(np.arange(size, dtype=np.int32)) for size in (rows, columns))
-    divide: Any = np.floor_divide if xp is np else lax.div
-    counts = divide(column_length + (of_column - 1), np.int32(of_column))
-    counts = xp.where(first < row_length, counts, 0)
-    full = divide(column_length, np.int32(of_column))
-    full = xp.where(first + of_row <= row_length, full, 0)
+    row, tiles = (np.arange(size, dtype=np.int32) for size in (rows, columns))
+    lengths = (row_length, column_length)
+    full, counts = reach.bounds(row, lengths, tile=(of_row, of_column), xp=xp)
+    is_valid = row * of_row < row_length
+    full, counts = (xp.where(is_valid, x, 0) for x in (full, counts))
+    order = reach.order(row[None, None], row_length, of_row=of_row, xp=xp)
     width = _longest(counts, None) if xp is np else columns
     tiles = xp.broadcast_to(tiles[:width], (1, 1, rows, width))
-    return TileLists(tiles, full, counts, order[None, None], of_lengths=True)
+    return TileLists(tiles, full, counts, xp.asarray(order), reach=reach)
 
 
 def _of_one_tile(kinds: Array) -> TileLists:

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention._blocks import BlockMask, to_dense
-from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query, lists_of_lengths
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
@@ -24,7 +23,6 @@ from shapeexec.attention.masks import (
 from shapeexec.attention.masks.kept import Kept
 from tests.attention.kernels import bias_as_array, poisoned
 from tests.attention.reference import Reference
-from tests.attention.tiles import tile_kinds
 
 RNG = np.random.default_rng(0)
 
@@ -73,12 +71,16 @@ class Case:
     def work(self) -> Work:
         lengths = (self.queries, self.keys)
         queries, keys = sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
-        grid = tile_grid(lengths, (128, 128), query_lengths=queries, key_lengths=keys, known=True)
-        if isinstance(self.mask, Full):
-            lists = lists_of_lengths(grid)  # which the kernels do not read
-        else:
-            kinds = tile_kinds(self.mask, grid)
-            lists = lists_by_query(kinds), lists_by_key(kinds)
+        lists = call_lists(
+            self.mask,
+            lengths,
+            tile=(128, 128),
+            batch=self.batch,
+            heads=self.heads[0],
+            query_lengths=queries,
+            key_lengths=keys,
+            shares=True,
+        )
         given = sizes if self.sizes is None else map(jnp.asarray, sizes)
         return Work(self.mask & Lengths(), *given, *lists)
 

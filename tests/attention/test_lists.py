@@ -1,5 +1,7 @@
 """The lists of tiles: complete, disjoint, transposes of each other, and the same inside jit."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _device
+from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.masks import Lengths, TileKind
 from tests.attention.lists import FIELDS
 from tests.attention.lowering import lowered
@@ -233,10 +236,83 @@ def test_lists_of_lengths_alone_are_those_of_tiles(sizes, tile, shares, given):
     text = lowered(lambda *given: arrays(lists(Lengths(), *given)[0]), *traced, platform="cuda")
     assert "scatter" not in text
     for one, other in [*zip(made, expected, strict=True), *zip(known, expected, strict=True)]:
-        assert one.of_lengths
-        assert not other.of_lengths
+        assert one.reach == Reach()
+        assert other.reach is None
         assert shares or len({x.shape[:2] for x in fields(one).values()}) == 1
         mine, wanted = fields(one.alike()), fields(other)
         mine["tiles"] = mine["tiles"][..., : wanted["tiles"].shape[-1]]
         for name in FIELDS:
             np.testing.assert_array_equal(mine[name], wanted[name], name)
+
+
+REACHES = {
+    "full": (sx.Full(), Reach()),
+    "causal": (sx.Causal(), Reach(0)),
+    "causal, valid keys": (Lengths() & sx.Causal() & sx.Full(), Reach(0)),
+    "more": (sx.Causal(200), Reach(200)),
+    "less": (sx.Causal(-130), Reach(-130)),
+    "at the end": (sx.Causal(align="end"), Reach(0, from_end=True)),
+    "less at the end": (sx.Causal(-3, "end"), Reach(-3, from_end=True)),
+    "none": (sx.Causal(-(10**12)), Reach(-(2**29))),
+}
+
+
+@pytest.mark.parametrize("name", REACHES)
+@pytest.mark.parametrize("tile", [(128, 128), (4, 128)])
+@pytest.mark.parametrize("sizes", [(4, 1000), (1000, 700), (128, 129), (300, 300)])
+def test_first_tiles_are_those_of_the_lists_that_they_replace(name, tile, sizes):
+    mask, reach = REACHES[name]
+    random = np.random.default_rng(0)
+    ends = [[0, size, size, size - 1, 1, size // 2] for size in sizes]
+    given = [np.array([*end, *random.integers(0, end[1], 40)], np.int32) for end in ends]
+    given[0] = np.roll(given[0], 2)
+    count = len(given[0])
+    lengths = dict(zip(("query_lengths", "key_lengths"), given, strict=True))
+    lists = functools.partial(call_lists, mask, sizes, tile=tile, batch=count, heads=1)
+    by_query, by_key = lists(**lengths)
+    assert by_query.reach == reach
+    traced, traced_by_key = jax.jit(lambda lengths: lists(**lengths))(lengths)
+    for one, other in ((traced, by_query), (traced_by_key, by_key)):
+        mine, known = fields(one), fields(other)
+        mine["tiles"] = mine["tiles"][..., : known["tiles"].shape[-1]]
+        for field in ("full", "counts"):
+            np.testing.assert_array_equal(mine[field], known[field], field)
+    kinds = tile_kinds(mask, tile_grid(sizes, tile, known=True, batch=count, heads=1, **lengths))
+    wanted = fields(lists_by_query(kinds))
+    rows, longest = wanted["tiles"].shape[2:]
+    along, across = (length[:, None] for length in given)
+    row = np.arange(rows, dtype=np.int32)[None]
+    full, counts = (np.asarray(x) for x in reach.bounds(row, (along, across), tile=tile))
+    is_valid = row * tile[0] < along
+    np.testing.assert_array_equal(np.where(is_valid, counts, 0), wanted["counts"][:, 0])
+    np.testing.assert_array_equal(np.where(is_valid, full, 0), wanted["full"][:, 0])
+    places = np.arange(longest)
+    for at in np.argwhere(is_valid):
+        own = wanted["counts"][at[0], 0, at[1]]
+        np.testing.assert_array_equal(wanted["tiles"][at[0], 0, at[1], :own], places[:own])
+    order = np.asarray(reach.order(row, along, of_row=tile[0]))
+    order = np.broadcast_to(order, (count, rows))
+    np.testing.assert_array_equal(np.sort(order), np.broadcast_to(row, order.shape))
+    sorted_counts = np.take_along_axis(np.where(is_valid, counts, 0), order, 1)
+    assert (np.diff(sorted_counts) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        sx.Causal() & sx.Causal(1),
+        sx.Causal(np.array([1], np.int32)),
+        sx.SlidingWindow(1),
+        ~sx.Causal(),
+        sx.Causal() & sx.Documents(np.zeros((1, 300), np.int32)),
+    ],
+)
+def test_other_masks_have_lists_that_must_be_read(mask):
+    by_query, by_key = call_lists(mask, (300, 300), tile=(128, 128), batch=1, heads=1)
+    assert by_query.reach is by_key.reach is None
+
+
+def test_queries_that_see_their_first_keys_are_not_the_first_ones_of_the_keys():
+    by_query, by_key = call_lists(sx.Causal(), (300, 300), tile=(128, 128), batch=1, heads=1)
+    assert by_query.reach == Reach(0)
+    assert by_key.reach is None

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.masks._base import Mask
 
 Ref = Any
@@ -99,8 +100,8 @@ class TileLists:
         full: The number of full tiles of each row, i32[B or 1, N or 1, rows].
         counts: The number of tiles of each row, i32[B or 1, N or 1, rows].
         order: The rows, longest first, i32[B or 1, N or 1, rows].
-        of_lengths: Whether the lists are those of the valid lengths alone: the first tiles of each
-            row, as many as the lengths leave. A kernel then need not read them.
+        reach: If the lists are the first tiles of each row, which `reach` and the valid lengths
+            tell: a kernel need not read them then. None: unknown.
 
     Each array may have axes B and N of its own; see `alike`.
     """
@@ -109,7 +110,7 @@ class TileLists:
     full: Array
     counts: Array
     order: Array
-    of_lengths: bool = dataclasses.field(default=False, metadata={"static": True})
+    reach: Reach | None = dataclasses.field(default=None, metadata={"static": True})
 
     def alike(self) -> "TileLists":
         """The lists with the same axes B and N in all arrays."""
@@ -120,7 +121,7 @@ class TileLists:
         lead = np.broadcast_shapes(*shapes)
         xp: Any = np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
         arrays = (xp.broadcast_to(x, (*lead, *x.shape[2:])) for x in arrays)
-        return TileLists(*arrays, of_lengths=self.of_lengths)
+        return TileLists(*arrays, reach=self.reach)
 
     @property
     def kinds(self) -> tuple[bool, bool]:

@@ -238,8 +238,9 @@ class _Prepared:
         lists = self.work.by_key if side == "key" else self.work.by_query
         are_few = _few.are_few(self.config.signature)
         rows, longest = lists.tiles.shape[2:]
-        if lists.of_lengths:
-            return FirstTiles(rows, longest, self.config.signature.query_size if are_few else TILE)
+        if lists.reach is not None:
+            of_row = self.config.signature.query_size if are_few else TILE
+            return FirstTiles(rows, longest, of_row, lists.reach)
         tiles, order = lists.tiles, lists.order
         if is_single(self.config) and not are_few:
             # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
@@ -258,8 +259,8 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     rule, leaves = packed(config.rule, prepared.leaves, packing)
     config = dataclasses.replace(config, rule=rule)
     batch, heads = signature.batch, signature.query_heads // packing.heads
-    xp: Any = np if isinstance(counts, np.ndarray) else jnp
     alike = heads if counts.shape[1] == 1 else 1
+    xp: Any = np if isinstance(counts, np.ndarray) else jnp
     of_groups = xp.broadcast_to(counts[..., 0], (batch, heads // alike)).reshape(-1)
     longest = work.by_query.tiles.shape[-1]
     programs = min(config.programs, batch * heads * longest)

@@ -12,6 +12,7 @@ from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side
+from shapeexec.attention.backends._reach import Reach
 
 TILE = 128  # queries and keys of a tile of the lists
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -42,8 +43,9 @@ class ListRefs(NamedTuple):
         """The most tiles of a row."""
         return self.tiles.shape[3]
 
-    def row(self, batch: Array, head: Array, place: Array) -> Array:
-        """The row at a place of a head's order."""
+    def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
+        """The row at a place of a head's order; `length`: the valid length along the rows."""
+        del length
         return self.order[(*at_or_0(self.order, batch, head), place)]
 
     def bounds(
@@ -68,30 +70,30 @@ class ListRefs(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FirstTiles:
-    """In place of `ListRefs`, the lists that valid lengths alone leave: nothing is read.
+    """In place of `ListRefs`, lists that are the first tiles of each row: nothing is read.
 
     Attributes:
         rows, longest: See `ListRefs`.
         of_row: The number of positions in a row.
+        reach: See `TileLists`.
     """
 
     rows: int = dataclasses.field(metadata={"static": True})
     longest: int = dataclasses.field(metadata={"static": True})
     of_row: int = dataclasses.field(metadata={"static": True})
+    reach: Reach = dataclasses.field(metadata={"static": True})
 
-    def row(self, batch: Array, head: Array, place: Array) -> Array:
+    def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """See `ListRefs`."""
         del batch, head
-        return place
+        return self.reach.order(place, length, of_row=self.of_row)
 
     def bounds(
         self, item: "Item", head: Array, lengths: tuple[Array, Array]
     ) -> tuple[Array, Array]:
         """See `ListRefs`."""
         del head
-        along, across = lengths
-        full = jnp.where((item.row + 1) * self.of_row <= along, _divide(across, TILE)[0], 0)
-        return full, _divide(across + (TILE - 1), TILE)[0]
+        return self.reach.bounds(item.row, lengths, tile=(self.of_row, TILE))
 
     def tile(self, item: "Item", head: Array, place: Array) -> Array:
         """See `ListRefs`."""
@@ -210,7 +212,8 @@ class Table(NamedTuple):
         head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
         if rows > 1 and not self.in_order:
-            row = self.lists.row(batch, head * self.group, row)
+            length = self.lengths.of(batch)[0 if self.side == "query" else 1]
+            row = self.lists.row(batch, head * self.group, row, length)
         item = self.item_of(batch, head, row)
         return item._replace(batch=jnp.where(number < total, batch, -1))
 
