@@ -12,7 +12,7 @@ from shapeexec.attention.backends.mosaic_gpu import _few
 from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
-from shapeexec.attention.backends.mosaic_gpu._weights import Weights
+from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -157,6 +157,29 @@ def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage):
         np.testing.assert_allclose(statistics, np.log(total), limit, limit)
 
 
+@pytest.mark.parametrize("weights", [Weights(1.0), BiasedWeights()])
+def test_nan_in_one_part_is_nan_in_all(weights):
+    counts = np.array([4], np.int32)
+    shares, parts = share(counts, longest=4, programs=2)
+    assert parts == 2
+    out = jnp.ones((1, parts, 1, 4)).at[0, 1].set(jnp.nan)
+    statistics = [jnp.ones((1, parts, 1)).at[0, 1].set(jnp.nan) for _ in weights.empty_statistics]
+    value, results = joined(weights, shares, [out, *statistics], rows=1)
+    assert np.isnan(value).all()
+    assert np.isnan(weights.logsumexp(results)).all()
+    largest = weight = jnp.full(1, jnp.nan)
+    alive = weights.is_alive(largest, weight)
+    assert np.isnan(weights.logsumexp(weights.statistics(largest, weight, alive))).all()
+
+
+def test_lengths_are_read_unless_all_are_known_to_be_whole():
+    from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here
+
+    assert mosaic_gpu._if_shorter(np.array([7, 7]), 7) is None
+    for given in (np.array([7, 5]), jnp.array([7, 7])):
+        np.testing.assert_array_equal(mosaic_gpu._if_shorter(given, 7), given)
+
+
 TABLE = RelativeBias(random_bias(8, 9), left=4)
 
 
@@ -216,6 +239,7 @@ IDS = np.sort(RNG.integers(0, 3, (2, 300)), axis=1).astype(np.int32)
 CASES = (
     case("one query", Full(), queries=1, batch=2, sizes=([1, 1], [300, 5])),
     case("NaN behind", Full(), batch=3, sizes=([3, 0, 2], [200, 300, 0])),
+    case("a key behind each part", Full(), queries=1, batch=3, sizes=([1] * 3, [65, 193, 257])),
     case("causal", Causal(align="end")),
     case("an array of pairs", Dense(RNG.random((1, 1, 3, 300)) < 0.5)),
     case("an array of each head", Dense(RNG.random((2, 4, 3, 300)) < 0.5), batch=2),
@@ -245,6 +269,14 @@ PAGED = (
     ),
     case("NaN behind, whole tiles", Full(), batch=2, keys=256, sizes=([3, 3], [200, 129])),
     case("one query", Full(), batch=2, keys=192, queries=1),
+    case(
+        "a key behind each part",
+        Full(),
+        batch=4,
+        keys=192,
+        queries=1,
+        sizes=([1] * 4, [33, 97, 161, 129]),
+    ),
     case("documents", Documents(IDS[:, ::100].copy(), IDS[:, :256].copy()), batch=2, keys=256),
     case("a bias of pairs", Full(), bias=random_bias(1, 4, 3, 320), keys=320, sizes=([3], [170])),
     case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128), keys=256),
@@ -295,6 +327,21 @@ def test_the_kernel_reads_pages(case, rows):
     )
 
 
+@INTERPRETED
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("bias", [None, random_bias(1, 1, 1, 300)])
+def test_a_query_that_is_nan_gives_nan_alone(queries, bias):
+    given = case("", Full(), queries=queries, heads=(2, 2), bias=bias)
+    q, k, v = with_nan_behind(given)
+    q = q.at[0, 0, 1, 3].set(jnp.nan)
+    work = {"signature": given.signature, "work": given.work(), "bias": given.poisoned_bias()}
+    out, logsumexp = interpreted().forward(**work, q=q, k=k, v=v)
+    is_nan = np.zeros((1, queries, 2), bool)
+    is_nan[0, 0, 1] = True
+    np.testing.assert_array_equal(np.isnan(out), np.broadcast_to(is_nan[..., None], out.shape))
+    np.testing.assert_array_equal(np.isnan(logsumexp), is_nan.transpose(0, 2, 1))
+
+
 def with_nan_behind(case):
     """q, k and v."""
     return [
@@ -303,17 +350,21 @@ def with_nan_behind(case):
     ]
 
 
-def check(case, given, *, signature, work):
-    """Assert that the kernel gives what the formulas give."""
+def interpreted():
+    """The back end, in the interpreter."""
     from jax.experimental.pallas import mosaic_gpu as plgpu  # noqa: PLC0415 - not in jax 0.10
 
     from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - beside it
 
     parameters = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue] - not in jax 0.10
-    backend = mosaic_gpu.MosaicGpu(parameters)
+    return mosaic_gpu.MosaicGpu(parameters)
+
+
+def check(case, given, *, signature, work):
+    """Assert that the kernel gives what the formulas give."""
     q, k, v = given
     bias = case.poisoned_bias()
-    out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
+    out, logsumexp = interpreted().forward(signature, work, q=q, k=k, v=v, bias=bias)
     want = case.reference()
     of_formulas = want.logsumexp.transpose(0, 2, 1)
     assert logsumexp.dtype == np.float32

@@ -162,4 +162,4 @@ def joined(
         jnp.where(is_there[i][..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers
     ]
     weight, value = functools.reduce(jnp.add, shown), functools.reduce(jnp.add, values)
-    return value / jnp.where(weight > 0, weight, 1.0)[..., None], weights.of_all(largest, weight)
+    return value / jnp.where(weight <= 0, 1.0, weight)[..., None], weights.of_all(largest, weight)

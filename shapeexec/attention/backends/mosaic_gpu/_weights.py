@@ -66,9 +66,12 @@ class Weights:
         return jnp.exp2(scores * self._scale - along(shift, scores.shape))
 
     def is_alive(self, largest: Array, weight: Array) -> Array:
-        """Whether a query attends to any key; `weight`: the sum of its weights."""
-        del weight
-        return largest > self.masked * self._scale / 2
+        """Whether a query attends to any key; `weight`: the sum of its weights.
+
+        A row with NaN is alive, for what comes of it must be NaN too. It has a NaN weight, but not
+        everywhere a NaN maximum.
+        """
+        return (largest > self.masked * self._scale / 2) | (weight != weight)  # noqa: PLR0124 - NaN
 
     def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
         """The numbers per query that the forward kernel stores, and `logsumexp` is made from."""
@@ -86,7 +89,7 @@ class Weights:
 
     def of_all(self, shift: Array, weight: Array) -> list[Array]:
         """The `statistics` over all keys, from their shift and sum; the inverse of `of_parts`."""
-        return [jnp.where(weight > 0, shift + jnp.log(weight), -np.inf)]
+        return [jnp.where(weight <= 0, -np.inf, shift + jnp.log(weight))]
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """The arguments of `weigh` in the backward pass, f32[B, N, T] each.
@@ -127,7 +130,7 @@ class BiasedWeights:
     def is_alive(self, largest: Array, weight: Array) -> Array:
         """See `Weights`. The weight of the largest score is 1, if it is not -inf."""
         del largest
-        return weight > 0
+        return ~(weight <= 0)
 
     def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
         """See `Weights`."""
@@ -136,7 +139,7 @@ class BiasedWeights:
     def logsumexp(self, statistics: list[Array]) -> Array:
         """See `Weights`."""
         largest, weight = statistics
-        return jnp.where(weight > 0, largest + jnp.log(weight), -np.inf)
+        return jnp.where(weight <= 0, -np.inf, largest + jnp.log(weight))
 
     def of_parts(self, statistics: list[Array]) -> tuple[Array, Array]:
         """See `Weights`."""
@@ -152,7 +155,7 @@ class BiasedWeights:
 
         def shift_and_factor() -> tuple[Array, Array]:
             largest, weight = again()
-            return largest, jnp.where(weight > 0, 1 / weight, 0)
+            return largest, jnp.where(weight <= 0, 0, 1 / weight)
 
         shift, factor = _softmax.normalizer_of_biased(logsumexp, shift_and_factor)
         return [jnp.where(dead, jnp.inf, shift), jnp.where(dead, 0, factor)]
