@@ -180,10 +180,10 @@ def test_a_chosen_number_bounds_the_lists():
     assert most_keys(joined & wider, (4, 4)) == 2
     assert most_keys(blocks, (8, 8)) is most_keys(~blocks, (4, 4)) is None
 
-    by_query, by_key = jax.jit(lambda m: tuple(map(vars, lists(m))))(joined)
-    assert by_query["tiles"].shape == (1, 1, 4, 2)
-    np.testing.assert_array_equal(by_query["tiles"][0, 0], [[2, 3]] * 4)
-    np.testing.assert_array_equal(by_key["counts"][0, 0], [0, 0, 4, 4])
+    by_query, by_key = jax.jit(lists)(joined)
+    assert by_query.tiles.shape == (1, 1, 4, 2)
+    np.testing.assert_array_equal(by_query.tiles[0, 0], [[2, 3]] * 4)
+    np.testing.assert_array_equal(by_key.counts[0, 0], [0, 0, 4, 4])
 
 
 def lists(mask, length=(16, 16), **sizes):
@@ -203,16 +203,17 @@ def test_lists_of_a_mask_without_arrays_are_made_once():
 @pytest.mark.parametrize("sizes", [None, np.array([16, 9], np.int32)], ids=["full", "shorter"])
 def test_lists_are_the_same_inside_jit(mask, sizes):
     def work(mask, sizes):
-        return tuple(map(vars, lists(mask, query_lengths=sizes, key_lengths=sizes)))
+        return lists(mask, query_lengths=sizes, key_lengths=sizes)
 
     known, traced = work(mask, sizes), jax.jit(work)(mask, sizes)
     for one, other in zip(known, traced, strict=True):
-        assert isinstance(one["tiles"], np.ndarray)
+        assert isinstance(one.tiles, np.ndarray)
+        assert one.reach == other.reach
         for name in ("full", "counts", "order"):
-            np.testing.assert_array_equal(one[name], other[name])
-        for at in np.ndindex(one["counts"].shape):
-            count = one["counts"][at]
-            np.testing.assert_array_equal(one["tiles"][at][:count], other["tiles"][at][:count])
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        for at in np.ndindex(one.counts.shape):
+            count = one.counts[at]
+            np.testing.assert_array_equal(one.tiles[at][:count], other.tiles[at][:count])
 
 
 def test_a_block_mask_goes_through_jit_and_joins():

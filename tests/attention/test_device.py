@@ -5,6 +5,7 @@ Run on such a machine by `JAX_PLATFORMS=cuda python -m pytest tests/attention -m
 
 import concurrent.futures
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -191,38 +192,36 @@ def assert_as_formulas(case, **options):
     return actual
 
 
+def attend_to_itself(passes, implementation, x, sizes):
+    """Attention of x to x, with valid lengths or None; and its gradient, if `passes` are both."""
+
+    def attend(x):
+        own = {"query_seq_lengths": sizes, "key_value_seq_lengths": sizes}
+        return sx.dot_product_attention(x, x, x, implementation=implementation, **own)
+
+    if passes == "forward":
+        return attend(x)
+    out, pull = jax.vjp(attend, x)
+    return out, *pull(out)
+
+
 def test_programs_that_are_compiled_at_once_are_right_each_time_they_run():
     """Kernels count items in memory that XLA fills, and XLA shares constants among programs."""
-    lengths = (256, 384, 512, 1024)
-    calls = [
-        (length, ragged, passes)
-        for length in lengths
-        for ragged in (False, True)
-        for passes in ("forward", "both")
-    ]
+    lengths, ragged, passes = (256, 384, 512, 1024), (False, True), ("forward", "both")
+    calls = list(itertools.product(lengths, ragged, passes))
 
-    def run(passes, implementation, x, sizes):
-        def attend(x):
-            own = {"query_seq_lengths": sizes, "key_value_seq_lengths": sizes}
-            return sx.dot_product_attention(x, x, x, implementation=implementation, **own)
-
-        if passes == "forward":
-            return attend(x)
-        out, pull = jax.vjp(attend, x)
-        return out, *pull(out)
-
-    def operands(length, ragged):
+    def operands(length, is_ragged):
         x = jax.random.normal(jax.random.key(length), (8, length, 16, 128), jnp.bfloat16)
         sizes = np.random.default_rng(0).integers(1, length + 1, 8).astype(np.int32)
-        return x, jnp.asarray(sizes) if ragged else None
+        return x, jnp.asarray(sizes) if is_ragged else None
 
     def as_f32(results):
         return [np.asarray(x, np.float32) for x in jax.tree.leaves(results)]
 
     def program(call, implementation="mosaic_gpu"):
-        length, ragged, passes = call
-        given = jax.eval_shape(lambda: operands(length, ragged))
-        return jax.jit(functools.partial(run, passes, implementation)).lower(*given).compile()
+        given = jax.eval_shape(lambda: operands(*call[:2]))
+        function = functools.partial(attend_to_itself, call[2], implementation)
+        return jax.jit(function).lower(*given).compile()
 
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
         programs = list(pool.map(program, calls))
