@@ -258,8 +258,15 @@ REACHES = {
 
 
 @pytest.mark.parametrize("name", REACHES)
-@pytest.mark.parametrize("tile", [(128, 128), (4, 128)])
-@pytest.mark.parametrize("sizes", [(4, 1000), (1000, 700), (128, 129), (300, 300)])
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((4, 1000), (4, 128)),
+        ((1000, 700), (128, 128)),
+        ((128, 129), (128, 128)),
+        ((9, 300), (4, 64)),
+    ],
+)
 def test_first_tiles_are_those_of_the_lists_that_they_replace(name, tile, sizes):
     mask, reach = REACHES[name]
     random = np.random.default_rng(0)
