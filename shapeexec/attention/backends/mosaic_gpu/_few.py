@@ -311,7 +311,7 @@ class _Kernel:
         heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
         batch, head = lax.div(which, heads), lax.rem(which, heads)
         low, high = self.shares.bounds(which)
-        return low, high, self._table.item_of(batch, head, jnp.int32(0))
+        return low, high, self._table.first_item(batch, head)
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Send the operands of a segment; for the warpgroup that moves memory."""

@@ -70,9 +70,7 @@ class Stream:
         """Start the copies of a piece, and leave clearing its rows to `settle`.
 
         Nothing else may be sent that needs clearing before that. In a list only the last piece may,
-        so one `settle` after all of them suffices. If pieces come in another order and one is sent
-        meanwhile, two places at least are needed, for its place may be free only when the piece
-        before the last one has been read.
+        so one `settle` after all of them suffices.
         """
         place, valid = self.place(position), source.length - first
         when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))

@@ -211,17 +211,21 @@ class Table(NamedTuple):
         total = self.batch * self.heads * rows
         head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
+        lengths = self.lengths.of(batch)
         if rows > 1 and not self.in_order:
-            length = self.lengths.of(batch)[0 if self.side == "query" else 1]
+            length = lengths[0 if self.side == "query" else 1]
             row = self.lists.row(batch, head * self.group, row, length)
-        item = self.item_of(batch, head, row)
+        item = self._item_of(batch, head, row, lengths)
         return item._replace(batch=jnp.where(number < total, batch, -1))
 
-    def item_of(self, batch: Array, head: Array, row: Array) -> Item:
+    def first_item(self, batch: Array, head: Array) -> Item:
+        """The item of the first row of a head."""
+        return self._item_of(batch, head, jnp.int32(0), self.lengths.of(batch))
+
+    def _item_of(self, batch: Array, head: Array, row: Array, lengths: tuple[Array, Array]) -> Item:
         """The item of a row, with the tiles of the first of the lists' heads."""
-        queries, keys = self.lengths.of(batch)
         zero = jnp.int32(0)
-        item = Item(batch, head, row, zero, zero, zero, queries, keys)
+        item = Item(batch, head, row, zero, zero, zero, *lengths)
         return self.of_head(item, head * self.group)
 
     def of_head(self, item: Item, head: Array) -> Item:

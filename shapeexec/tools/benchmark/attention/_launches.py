@@ -106,8 +106,9 @@ def _findings(model: Model, passes: Pass, *, arguments: tuple[Array, ...]) -> It
             yield Finding("launches", case, "us", 1e3 * mine.wall, None, reason)
             continue
         if rival == "xla":
-            exact = compiled(model.function(attend, passes), _as_f32(arguments))
-            wanted = np.asarray(exact.call(*_as_f32(arguments)))
+            exactly = tuple(x.astype(jnp.float32) for x in arguments)
+            exact = compiled(model.function(attend, passes), exactly)
+            wanted = np.asarray(exact.call(*exactly))
             _check(model, result, wanted=wanted, error=_distance(other, wanted))
         theirs[rival] = timing
     case = f"{model.name}, {passes}"
@@ -129,10 +130,6 @@ def _run(
     program = compiled(model.function(attend, passes), arguments)
     result = np.asarray(program.call(*arguments), np.float32)
     return result, clock(program.call, arguments)
-
-
-def _as_f32(arguments: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(x.astype(jnp.float32) for x in arguments)
 
 
 def _check(model: Model, result: np.ndarray, *, wanted: np.ndarray, error: float) -> None:
