@@ -109,8 +109,11 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     without_hi_primitives,
 )
 from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the name of the package
+    MosaicKernel,
+    call_mosaic_kernel,
     compile_mosaic_kernel,
     lowered_mosaic_kernels,
+    mosaic_kernel,
     name_mosaic_kernel,
     pallas_has,
 )

@@ -6,12 +6,16 @@ It imports none of them, and which kernels need which is for the back ends to sa
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
+import dataclasses
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+_TARGET = "mosaic_gpu_v2"
 
 
 def pallas_has(module: str) -> bool:
@@ -40,6 +44,70 @@ def name_mosaic_kernel(name: str, context: Any) -> None:
     context.module.operation.attributes["mosaic_gpu.dump_basename"] = ir.StringAttr.get(name)
 
 
+@dataclasses.dataclass(frozen=True)
+class MosaicKernel:
+    """A Mosaic GPU kernel as XLA's call has it.
+
+    Attributes:
+        digest: The hash of the code, which `lowered_mosaic_kernels` has.
+        options: The other attributes of the call.
+    """
+
+    digest: bytes
+    options: tuple[tuple[str, bool], ...]
+
+
+def mosaic_kernel(
+    function: Callable[..., Any], operands: Sequence[jax.ShapeDtypeStruct]
+) -> MosaicKernel | None:
+    """The kernel of a function that is one Mosaic GPU kernel of its operands, and nothing else.
+
+    Args:
+        function: Its results are the kernel's.
+        operands: Their shapes and dtypes.
+
+    Returns:
+        The kernel; None if something else is lowered, too, or JAX writes it in another way.
+    """
+    lowered = jax.jit(function).trace(*operands).lower(lowering_platforms=("cuda",))
+    module: Any = lowered.compiler_ir()
+    (body,) = module.body.operations[0].regions[0].blocks
+    call, *rest = body.operations
+    is_alone = (
+        call.operation.name == "stablehlo.custom_call"
+        and list(call.operands) == list(body.arguments)
+        and [list(one.operands) for one in rest] == [list(call.results)]
+    )
+    if not is_alone or "mhlo.backend_config" not in call.attributes:
+        return None
+    options = {one.name: one.attr for one in call.attributes["mhlo.backend_config"]}
+    code, digest = (options.pop(name, None) for name in ("module", "kernel_hash"))
+    if code is None or digest is None or digest.value_bytes not in lowered_mosaic_kernels():
+        return None
+    flags = tuple((name, bool(flag.value)) for name, flag in options.items())
+    return MosaicKernel(digest.value_bytes, flags)
+
+
+def call_mosaic_kernel(
+    kernel: MosaicKernel,
+    operands: Sequence[jax.Array],
+    *,
+    results: Sequence[jax.ShapeDtypeStruct],
+    aliases: dict[int, int],
+) -> list[jax.Array]:
+    """Call a kernel with operands and results of other shapes than it was lowered for.
+
+    Args:
+        kernel: The kernel.
+        operands: Arrays.
+        results: The shapes and dtypes of its results.
+        aliases: The numbers of results by those of the operands that they overwrite.
+    """
+    call = jax.ffi.ffi_call(_TARGET, results, input_output_aliases=aliases)
+    code = lowered_mosaic_kernels()[kernel.digest]
+    return list(call(*operands, kernel_hash=kernel.digest, module=code, **dict(kernel.options)))
+
+
 def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:
     """Compile a kernel for the GPU at hand, so that any program with it finds it compiled.
 
@@ -58,5 +126,5 @@ def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:
         "skip_device_barrier": False,
         "uses_xla_collective_metadata": False,
     }
-    call = jax.ffi.ffi_call("mosaic_gpu_v2", jax.ShapeDtypeStruct((1,), jnp.float32))
+    call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((1,), jnp.float32))
     jax.jit(lambda: call(kernel_hash=digest, module=code, **options)).lower().compile()

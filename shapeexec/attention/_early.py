@@ -19,7 +19,8 @@ THREAD = "attention kernels"
 
 _claims = threading.Lock()
 _claimed: set[bytes] = set()
-_lowered = threading.local()  # `kernels`: those of the program that this thread lowers
+# `kernels`: those of the program that this thread lowers; `depth`: calls of `compiled_early`.
+_lowered = threading.local()
 
 
 @contextlib.contextmanager
@@ -34,11 +35,19 @@ def compiled_early(platform: str) -> Generator[None]:
         return
     _listen()
     known = set(_compat.lowered_mosaic_kernels())
-    yield
+    _lowered.depth = _depth() + 1
+    try:
+        yield
+    finally:
+        _lowered.depth = _depth() - 1
     kernels = vars(_lowered).setdefault("kernels", {})
     for digest, code in _compat.lowered_mosaic_kernels().items():
         if digest not in known:
             kernels[digest] = code
+
+
+def _depth() -> int:
+    return getattr(_lowered, "depth", 0)
 
 
 def _has_gpu() -> bool:
@@ -52,7 +61,7 @@ def _listen() -> None:
 
 def _on_event(event: str, duration_secs: float, **_: Any) -> None:
     del duration_secs
-    if event != _compat.LOWERED_EVENT:
+    if event != _compat.LOWERED_EVENT or _depth():  # inside, a kernel is lowered by itself
         return
     for digest, code in vars(_lowered).pop("kernels", {}).items():
         if _claim(digest):

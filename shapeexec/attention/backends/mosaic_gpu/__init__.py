@@ -183,12 +183,12 @@ class MosaicGpu:
         # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
         mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         config = Config(
-            signature=signature,
+            signature=dataclasses.replace(signature, batch=0),
             rule=rule_of(mask, modifier),
             programs=_device.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
         )
-        return _Prepared(config, work, jax.tree.leaves((mask, modifier)))
+        return _Prepared(signature, config, work, jax.tree.leaves((mask, modifier)))
 
 
 backend = MosaicGpu()
@@ -216,11 +216,13 @@ class _Prepared:
     """The static part and the operands of a call, in the form that the kernels take.
 
     Attributes:
+        signature: The call's signature.
         config: The static part of the call.
         work: The tiles.
         leaves: The arrays of mask and bias.
     """
 
+    signature: Signature
     config: Config
     work: Work
     leaves: list[Array]
@@ -229,10 +231,11 @@ class _Prepared:
         """The sparsity operands of a kernel whose rows are queries, or keys."""
         known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, side=side) for leaf, asked in known]
-        work, signature = self.work, self.config.signature
+        work, signature = self.work, self.signature
         query_lengths = _if_shorter(work.query_lengths, signature.query_size)
         key_lengths = _if_shorter(work.key_lengths, signature.key_size)
-        return Sparsity(self._lists(side), query_lengths, key_lengths, leaves)
+        batch = jnp.asarray([signature.batch], jnp.int32)
+        return Sparsity(self._lists(side), query_lengths, key_lengths, leaves, batch)
 
     def _lists(self, side: Side) -> ListRefs | FirstTiles:
         lists = self.work.by_key if side == "key" else self.work.by_query
@@ -251,7 +254,7 @@ class _Prepared:
 
 def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """See `Backend.forward`."""
-    config, work, signature = prepared.config, prepared.work, prepared.config.signature
+    config, work, signature = prepared.config, prepared.work, prepared.signature
     counts = work.by_query.counts
     packing = packing_of(
         signature, config.rule, list_heads=counts.shape[1], most_rows=_few.MOST_ROWS
@@ -269,7 +272,7 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     results = _few.forward_of_few(
         config,
         packing,
-        _Prepared(config, work, leaves).sparsity(side="query"),
+        _Prepared(signature, config, work, leaves).sparsity(side="query"),
         shares=jax.tree.map(jnp.asarray, shares),
         parts=parts,
         pages=work.pages,

@@ -78,7 +78,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
         side="query",
-        total=batch * heads * sparsity.lists.rows,
+        batch=batch,
         slots=slots,
         copies=config.parts,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],

@@ -13,6 +13,7 @@ up the products. All gradients take 5 products instead of the 7 of two kernels.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from jax import Array
@@ -61,11 +62,11 @@ class NotIntoQueries:
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
 
-    def part(self, summand: Summand, keys: Ref) -> None:
+    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
         """See `IntoQueries`."""
-
-    def add(self, part: Any, summand: Summand) -> None:
-        """See `IntoQueries`."""
+        del summand, keys
+        if then is not None:
+            then()
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """See `IntoQueries`."""
@@ -126,19 +127,16 @@ class IntoQueries:
         self.total.open(item)
         plgpu.barrier_arrive(self.met)
 
-    def part(self, summand: Summand, keys: Ref) -> Any:
-        """Make this warpgroup's part of a summand, f32[queries, half of the columns].
+    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
+        """Make this warpgroup's half of a summand's columns, and start its addition, if it exists.
 
         Args:
-            summand: The summand; if it does not exist, the part may hold anything.
+            summand: The summand.
             keys: [keys, columns] in shared memory.
+            then: Starts one more product, which runs while the summand is added.
         """
         plgpu.barrier_wait(self.met)
-        return self._product(summand, keys.at[:, self.total.columns])
-
-    def add(self, part: Any, summand: Summand) -> None:
-        """Start the addition of what `part` returned."""
-        self.total.add(part, summand)
+        self.total.add(self._product(summand, keys.at[:, self.total.columns], then), summand)
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
@@ -170,13 +168,18 @@ class IntoQueries:
         plgpu.barrier_wait(self.met)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-    def _product(self, summand: Summand, keys: Ref) -> Array:
+    def _product(
+        self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None
+    ) -> Array:
         """The gradients of scores times keys[keys, columns of a part]."""
         d_scores = self.d_scores.at[_slot(summand)]
 
         def multiplied(part: Ref) -> Array:
             self.products.add(part, d_scores.transpose((1, 0)), keys)
-            return self.products.read(part)
+            if then is None:
+                return self.products.read(part)
+            then()
+            return self.products.read(part, pending=1)
 
         return self.products.hold(multiplied, self.total.part.shape)
 
@@ -187,7 +190,7 @@ class IntoQueriesInTurns(IntoQueries):
     The other one goes on meanwhile; both meet in each step, as the slots of `d_scores` need it.
     """
 
-    def part(self, summand: Summand, keys: Ref) -> None:
+    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
         """Make a summand and start its addition, if it is this warpgroup's turn.
 
         No product is under way, so none has to outlast the branch.
@@ -198,8 +201,8 @@ class IntoQueriesInTurns(IntoQueries):
         def _() -> None:
             self.total.add(self._product(summand, keys), summand)
 
-    def add(self, part: Any, summand: Summand) -> None:
-        """Do nothing: `part` has started it."""
+        if then is not None:
+            then()
 
     def _is_turn(self, piece: int) -> Array:
         return self.warpgroup == piece % WARPGROUPS

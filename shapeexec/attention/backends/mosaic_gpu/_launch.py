@@ -11,7 +11,7 @@ among programs.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -21,7 +21,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, Side, Signature
-from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends.mosaic_gpu import _any_batch, _schedule
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
@@ -45,7 +45,7 @@ class Config:
     """The static part of a call.
 
     Attributes:
-        signature: The call's signature, with head sizes that the kernels take.
+        signature: The call's signature, with head sizes that the kernels take, and no batch.
         rule: The static part of mask and bias.
         programs: The number of programs that run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
@@ -100,12 +100,14 @@ class Sparsity:
         lists: The tiles.
         query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
         leaves: The arrays of mask and bias.
+        batch: The number of examples, i32[1].
     """
 
     lists: ListRefs | FirstTiles
     query_lengths: Array | None
     key_lengths: Array | None
     leaves: list[Array]
+    batch: Array
 
     def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
         """The dtypes of the arrays of mask and bias with one element per column."""
@@ -134,14 +136,21 @@ class Sparsity:
             packing,
         )
 
-    def table(self, signature: Signature, *, side: Side, in_order: bool) -> Table:
+    def table(
+        self,
+        signature: Signature,
+        *,
+        side: Side,
+        in_order: bool,
+        batch: Array | None = None,
+    ) -> Table:
         """The table of a kernel whose rows are queries, or keys; see `Table`."""
         heads, group, columns = signature.query_heads, 1, signature.key_size
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
         return Table(
             lists=self.lists,
-            batch=signature.batch,
+            batch=batch,
             heads=heads,
             group=group,
             lengths=Lengths(
@@ -173,52 +182,71 @@ class Block:
 
 def launch(
     config: Config,
-    body: Callable[..., None],
+    body: "functools.partial[None]",
     *,
     inputs: dict[str, Any],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, Any],
     side: Side,
-    total: int,
+    batch: int,
     slots: int,
     copies: int,
     accumulators: list[tuple[int, int]],
+    updated: dict[str, Array] | None = None,
     together: int = 1,
 ) -> list[Array]:
-    """Run body(block, **inputs, **outputs, **scratch) in persistent programs.
+    """Run body(block, **inputs, **updated, **outputs, **scratch) in persistent programs.
 
     Args:
         config: The static part of the call.
-        body: The kernel.
+        body: The kernel: a partial application of a module's function to hashable arguments.
         inputs: Pytrees of arrays; `sparsity` is among them.
         outputs: Shapes and dtypes of the results.
-        scratch: Shared memory and barriers.
+        scratch: Shared memory and barriers, which follow from the config and the inputs' shapes.
         side: Whether the rows of the items are of queries or of keys.
-        total: The number of items.
+        batch: The number of examples.
         slots: The most items in flight at a time.
         copies: The number of copies that each item begins with.
         accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
+        updated: Arrays that the kernel changes.
         together: The number of items, one after the other, that one program takes in their order.
+
+    Returns:
+        The results, and the arrays of `updated`, by name, after the kernel.
     """
-    programs = min(config.programs, total // together)
     scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
+    updated = updated or {}
     # Where items are alike programs take turns: the counter takes as long as a tile.
     alike = together > 1 or inputs["sparsity"].lists.longest == 1
     if config.interpret is None and not alike:
         # Only the first of two elements is used: XLA fills two in a kernel, but copies a single one
         # from a constant of the program, which takes longer.
-        inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((2,), jnp.int32))}
+        updated = {**updated, "counter": jnp.zeros((2,), jnp.int32)}
     if config.interpret is not None:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
         scratch["pool"] = pool
 
     def kernel(**named: Any) -> None:
         own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
-        table = named["sparsity"].table(config.signature, side=side, in_order=together > 1)
-        of_all = {"count": programs, "copies": copies, "together": together}
+        sparsity = named["sparsity"]
+        order = {"side": side, "in_order": together > 1, "batch": sparsity.batch[0]}
+        table = sparsity.table(config.signature, **order)
+        of_all = {"count": config.programs, "copies": copies, "together": together}
         body(_block(table, **of_all, **own), **named)
 
-    return start(config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs)
+    results = start(
+        config,
+        kernel,
+        inputs=inputs,
+        updated=updated,
+        outputs=outputs,
+        scratch=scratch,
+        programs=config.programs,
+        batch=batch,
+        key=(body.func, body.args, side, slots, copies, together),
+    )
+    names = [*outputs, *sorted(updated)]
+    return [x for name, x in zip(names, results, strict=True) if name != "counter"]
 
 
 def start(
@@ -229,13 +257,20 @@ def start(
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, Any],
     programs: int,
+    updated: dict[str, Array] | None = None,
     warpgroups: int = WARPGROUPS,
+    batch: int | None = None,
+    key: Hashable = None,
 ) -> list[Array]:
-    """Run body(**inputs, **outputs, **scratch) in `programs` programs, without a schedule.
+    """Run body(**inputs, **updated, **outputs, **scratch) in `programs` programs.
 
-    `warpgroups` is the number of warpgroups that compute; one more moves memory.
+    `warpgroups` is the number of warpgroups that compute; one more moves memory. With `batch`, the
+    kernel serves every batch; see `_any_batch.call` for `key`, and `launch` for what is returned.
     """
-    flat, structure = jax.tree.flatten(inputs)
+    changes = dict.fromkeys(updated or {}, True)
+    operands = {**inputs, **(updated or {})}
+    flat, structure = jax.tree.flatten(operands)
+    changed = jax.tree.leaves({**jax.tree.map(_no, inputs), **changes})
 
     def kernel(*refs: Ref) -> None:
         named = jax.tree.unflatten(structure, refs[: len(flat)])
@@ -244,21 +279,64 @@ def start(
             plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
         body(**named)
 
+    def run(results: Sequence[jax.ShapeDtypeStruct], *arrays: Array) -> list[Array]:
+        refs = [
+            jax.new_ref(x) if changes else x for x, changes in zip(arrays, changed, strict=True)
+        ]
+        made = plgpu.kernel(
+            kernel,
+            out_type=list(results),
+            scratch_types=list(scratch.values()),
+            grid=(programs,),
+            grid_names=("program",),
+            num_threads=warpgroups + 1,
+            thread_name="warpgroup",
+            # By lane Mosaic need not infer layouts, which took half the time of lowering.
+            compiler_params=plgpu.CompilerParams(
+                approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
+            ),
+            **({} if config.interpret is None else {"interpret": config.interpret}),
+        )(*refs)
+        return [*made, *(ref[...] for ref, is_so in zip(refs, changed, strict=True) if is_so)]
+
     name = f"attention_{'_'.join(outputs)}"
-    return plgpu.kernel(
-        kernel,
-        out_type=list(outputs.values()),
-        scratch_types=list(scratch.values()),
-        grid=(programs,),
-        grid_names=("program",),
-        num_threads=warpgroups + 1,
-        thread_name="warpgroup",
-        # By lane Mosaic need not infer layouts, which took half the time of lowering.
-        compiler_params=plgpu.CompilerParams(
-            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
-        ),
-        **({} if config.interpret is None else {"interpret": config.interpret}),
-    )(*flat)
+    results = list(outputs.values())
+    if batch is None or config.interpret is not None:
+        return run(results, *flat)
+    return _any_batch.call(
+        run,
+        results,
+        flat,
+        changed=changed,
+        by_example=_by_example(operands, batch),
+        batch=batch,
+        key=(key, name, structure, programs, warpgroups, repr(scratch)),
+    )
+
+
+def _by_example(operands: dict[str, Any], batch: int) -> list[bool]:
+    """Whether the first axis of each array is the examples'."""
+
+    def has_axis(x: Array) -> bool:
+        return x.shape[0] == batch > 1
+
+    sparsity = operands["sparsity"]
+    shared = {name: False for name in operands if name == "counter"}
+    own = dataclasses.replace(
+        jax.tree.map(_yes, sparsity),
+        lists=jax.tree.map(has_axis, sparsity.lists),
+        leaves=jax.tree.map(_no, sparsity.leaves),  # masks may have tables
+        batch=False,
+    )
+    return jax.tree.leaves({**jax.tree.map(_yes, operands), **shared, "sparsity": own})
+
+
+def _yes(_: Any) -> bool:
+    return True
+
+
+def _no(_: Any) -> bool:
+    return False
 
 
 def _block(

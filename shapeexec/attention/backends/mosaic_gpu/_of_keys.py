@@ -57,7 +57,8 @@ def backward_of_keys(
     The contributions of a group's query heads to their key head are summed here, head by head.
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
-    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs={}, into=None)
+    outputs = {"d_k": k, "d_v": v}
+    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs=outputs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -68,15 +69,22 @@ def backward_at_once(
 
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    inputs, outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.rows)
-    inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
-    into = _into_queries.scratch(config, q.dtype)
-    *made, d_k, d_v = _launched(
-        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into
+    key_tiles = sparsity.lists.rows
+    outputs = _totals.outputs(config, q, key_tiles=key_tiles)
+    updated = _totals.updated(config, q)
+    made = _launched(
+        config,
+        sparsity,
+        rows=rows,
+        inputs={"q": q, "k": k, "v": v, "d_out": d_out},
+        outputs={"d_k": k, "d_v": v, **outputs},
+        updated=updated,
+        into=_into_queries.scratch(config, q.dtype),
     )
+    d_k, d_v, total = made
     if not _totals.crosses_programs(config):
-        return [*made, d_k, d_v]
-    total = inputs["total"][...] if not made else made[0].sum(0)
+        return [total, d_k, d_v]
+    total = total if updated else total.sum(0)
     d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
     return [d_q.astype(q.dtype), d_k, d_v]
 
@@ -88,10 +96,10 @@ def _launched(
     rows: Rows,
     inputs: dict[str, Any],
     outputs: dict[str, Any],
-    into: dict[str, Any] | None,
+    updated: dict[str, Array] | None = None,
+    into: dict[str, Any] | None = None,
 ) -> list[Array]:
-    k, v = inputs["k"], inputs["v"]
-    batch, _, heads, _ = k.shape
+    k = inputs["k"]
     key_columns, value_columns = config.columns
     slots, steps = room(config) if into is None else _totals.room(config)
     key_tiles = sparsity.lists.rows
@@ -100,18 +108,15 @@ def _launched(
         config,
         functools.partial(_kernel, config),
         inputs={"sparsity": sparsity, "rows": rows, **inputs},
-        outputs={
-            **outputs,
-            "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
-            "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
-        },
+        outputs={name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in outputs.items()},
+        updated=updated,
         scratch=scratch if into is None else {**scratch, "into": into},
         side="key",
-        total=batch * heads * key_tiles,
+        batch=k.shape[0],
         together=1 if into is None or not _totals.is_held(config) else key_tiles,
         slots=slots,
         copies=1 + config.parts,
-        accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
+        accumulators=[_SHAPE, _SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
     )
 
 
@@ -288,12 +293,11 @@ class _Kernel:
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
             summand = Summand(item, position - 1, before, i > 0)
-            part = self.into.part(summand, self.keys.at[here])
-            piece = _Piece(item, rule, i, places, here, part, summand)
+            piece = _Piece(item, rule, i, places, here, summand)
             gradients = functools.partial(self._gradients, piece)
             weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
-            self.into.share(position, d_score, item.key_length - first_key)
             products.add(sums[1], weight, self.d_outs.tiles.at[places[1]])
+            self.into.share(position, d_score, item.key_length - first_key)
             products.add(sums[0], d_score, self.queries.tiles.at[places[0]])
             begins = self.queries.begins[places[0]]
             products.wait()
@@ -305,7 +309,7 @@ class _Kernel:
         self.into.open(item)
         last = lax.fori_loop(0, count, step, jnp.int32(0))
         summand = Summand(item, start + count - 1, last, count > 0)
-        self.into.add(self.into.part(summand, self.keys.at[slot]), summand)
+        self.into.add(summand, self.keys.at[slot])
         self.into.close(item)
         return start + count
 
@@ -318,8 +322,8 @@ class _Kernel:
         query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
         loaded = functools.partial(load, of="columns", where="shared")
 
-        products.add(scores, key, query.transpose((1, 0)))
-        self.into.add(piece.part_before, piece.before)
+        start = functools.partial(products.add, scores, key, query.transpose((1, 0)))
+        self.into.add(piece.before, self.keys.at[piece.slot], start)
         # To save registers, one loop serves full and partial tiles, and the mask is applied before
         # the next product starts.
         score = piece.rule.biased(self.queries.begins, place, products.read(scores))
@@ -350,7 +354,6 @@ class _Piece:
         index: The number of the piece among the head's pieces.
         places: Its places in the rings of queries and of gradients of the output.
         slot: The slot of keys and values.
-        part_before: What `IntoQueries.part` returned for the previous piece.
         before: The summand of dq from the previous piece.
     """
 
@@ -359,5 +362,4 @@ class _Piece:
     index: Array
     places: tuple[Array, Array]
     slot: Array
-    part_before: Any
     before: Summand

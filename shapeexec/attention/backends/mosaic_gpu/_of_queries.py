@@ -102,7 +102,7 @@ def backward_of_queries(
             "values": ring(columns=value_columns),
         },
         side="query",
-        total=batch * heads * sparsity.lists.rows,
+        batch=batch,
         slots=slots,
         copies=2 * config.parts + len(of_rows),
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns)],

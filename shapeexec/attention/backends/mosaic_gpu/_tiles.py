@@ -176,7 +176,7 @@ class Table(NamedTuple):
 
     Attributes:
         lists: The lists whose rows are the items.
-        batch: The number of examples.
+        batch: The number of examples, i32[]; None: there is no use of `item`.
         heads: The number of heads of the items.
         group: The number of the lists' heads that one head of the items represents.
         lengths: The valid lengths.
@@ -186,7 +186,7 @@ class Table(NamedTuple):
     """
 
     lists: ListRefs | FirstTiles
-    batch: int
+    batch: Array | None
     heads: int
     group: int
     lengths: Lengths
@@ -208,7 +208,8 @@ class Table(NamedTuple):
         Programs at work at a time then share a head's operands in the second-level cache.
         """
         rows = self.lists.rows
-        total = self.batch * self.heads * rows
+        assert self.batch is not None
+        total = self.batch * (self.heads * rows)
         head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
         lengths = self.lengths.of(batch)

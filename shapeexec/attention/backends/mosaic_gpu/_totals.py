@@ -227,22 +227,25 @@ def _loaded(sums: Ref) -> Array:
     return plgpu.layout_cast(sums[...], plgpu.Layout.WGMMA)
 
 
-def outputs(
-    config: Config, q: Array, *, key_tiles: int
-) -> tuple[dict[str, Any], dict[str, jax.ShapeDtypeStruct]]:
-    """`Total.ref` among the kernel's inputs, if programs add to it on the device; else its outputs.
-
-    A sum has whole columns, so more than `q` if its heads are narrow.
-    """
+def outputs(config: Config, q: Array, *, key_tiles: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """`Total.ref` among the kernel's results, unless programs add to it on the device."""
     if not crosses_programs(config):
-        return {}, {"total": jax.ShapeDtypeStruct(q.shape, q.dtype)}
-    batch, queries, heads, _ = q.shape
-    columns = config.columns[0]
+        return {"total": jax.ShapeDtypeStruct(q.shape, q.dtype)}
     if config.interpret is None:
-        zeros = jnp.zeros((batch, queries, heads, columns), jnp.float32)
-        return {"total": jax.new_ref(zeros)}, {}
-    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
-    return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
+        return {}
+    batch, queries, heads, _ = q.shape
+    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, config.columns[0])
+    return {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
+
+
+def updated(config: Config, q: Array) -> dict[str, Array]:
+    """`Total.ref` among the arrays that the kernel changes, if programs add to it on the device.
+
+    It has whole columns, so more than `q` if its heads are narrow.
+    """
+    if config.interpret is not None or not crosses_programs(config):
+        return {}
+    return {"total": jnp.zeros((*q.shape[:3], config.columns[0]), jnp.float32)}
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""Calls kernels whose text serves every number of examples.
+
+The text of a kernel has the shapes of its operands, but where an example lies in an array does not
+depend on how many follow it. So a kernel is lowered for more examples than there will ever be, and
+told how many there are when it runs. Buckets of other batches find it lowered and compiled.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+from jax import Array
+
+from shapeexec import _compat
+
+_EXAMPLES = 1 << 16
+"""The number of examples that kernels are lowered for."""
+
+_kernels: dict[Hashable, _compat.MosaicKernel | None] = {}
+
+
+def call(
+    function: Callable[..., list[Array]],
+    results: Sequence[jax.ShapeDtypeStruct],
+    arrays: Sequence[Array],
+    *,
+    changed: Sequence[bool],
+    by_example: Sequence[bool],
+    batch: int,
+    key: Hashable,
+) -> list[Array]:
+    """function(results, *arrays), which makes one kernel and nothing else.
+
+    Args:
+        function: Returns arrays of the shapes and dtypes `results`, then the `changed` arrays.
+        results: Shapes and dtypes; the first axis is the examples'.
+        arrays: The operands.
+        changed: Whether the kernel overwrites each array.
+        by_example: Whether the first axis of each array is the examples'.
+        batch: The number of examples.
+        key: All that the function does depends on, but for the operands' shapes.
+
+    Returns:
+        What the function returns.
+    """
+    if batch > _EXAMPLES:
+        return function(results, *arrays)
+    general = [
+        _general(x, is_by_example=is_so) for x, is_so in zip(arrays, by_example, strict=True)
+    ]
+    shapes = tuple((x.shape, x.dtype) for x in general)
+    key = (key, shapes, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue] - made at run time
+    if key not in _kernels:
+        many = [_general(x, is_by_example=True) for x in results]
+        _kernels[key] = _compat.mosaic_kernel(lambda *given: function(many, *given), general)
+    kernel = _kernels[key]
+    if kernel is None:
+        return function(results, *arrays)
+    places = [i for i, is_so in enumerate(changed) if is_so]
+    aliases = {place: len(results) + i for i, place in enumerate(places)}
+    updates = [jax.ShapeDtypeStruct(arrays[i].shape, arrays[i].dtype) for i in places]
+    results = [*results, *updates]
+    return _compat.call_mosaic_kernel(kernel, arrays, results=results, aliases=aliases)
+
+
+def _general(x: Any, *, is_by_example: bool) -> jax.ShapeDtypeStruct:
+    shape = (_EXAMPLES, *x.shape[1:]) if is_by_example else x.shape
+    return jax.ShapeDtypeStruct(shape, x.dtype)
