@@ -49,11 +49,13 @@ class MosaicKernel:
     """A Mosaic GPU kernel as XLA's call has it.
 
     Attributes:
-        digest: The hash of the code, which `lowered_mosaic_kernels` has.
+        digest: The hash of the code.
+        code: The code.
         options: The other attributes of the call.
     """
 
     digest: bytes
+    code: bytes
     options: tuple[tuple[str, bool], ...]
 
 
@@ -81,11 +83,11 @@ def mosaic_kernel(
     if not is_alone or "mhlo.backend_config" not in call.attributes:
         return None
     options = {one.name: one.attr for one in call.attributes["mhlo.backend_config"]}
-    code, digest = (options.pop(name, None) for name in ("module", "kernel_hash"))
-    if code is None or digest is None or digest.value_bytes not in lowered_mosaic_kernels():
+    digest, code = (options.pop(name, None) for name in ("kernel_hash", "module"))
+    if digest is None or code is None:
         return None
     flags = tuple((name, bool(flag.value)) for name, flag in options.items())
-    return MosaicKernel(digest.value_bytes, flags)
+    return MosaicKernel(digest.value_bytes, code.value_bytes, flags)
 
 
 def call_mosaic_kernel(
@@ -104,8 +106,8 @@ def call_mosaic_kernel(
         aliases: The numbers of results by those of the operands that they overwrite.
     """
     call = jax.ffi.ffi_call(_TARGET, results, input_output_aliases=aliases)
-    code = lowered_mosaic_kernels()[kernel.digest]
-    return list(call(*operands, kernel_hash=kernel.digest, module=code, **dict(kernel.options)))
+    attributes = {"kernel_hash": kernel.digest, "module": kernel.code, **dict(kernel.options)}
+    return list(call(*operands, **attributes))
 
 
 def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:

@@ -110,6 +110,19 @@ def test_a_program_that_another_thread_lowers_is_its_own(monkeypatch):
     assert compiler.asked == [(b"one", b"1")]
 
 
+def test_a_kernel_that_is_lowered_by_itself_is_no_program(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    with _early.compiled_early("cuda"):
+        compiler.known[b"one"] = b"1"
+    with _early.compiled_early("cuda"):
+        is_lowered()
+    assert not compiler.asked
+    with pytest.raises(TypeError):
+        compiler.lower(two=2)
+    is_lowered()
+    assert compiler.asked == [(b"one", b"1")]
+
+
 def test_calls_that_are_lowered_at_once_compile_a_kernel_once(monkeypatch):
     compiler = Compiler(monkeypatch)
     with _early.compiled_early("cuda"), _early.compiled_early("cuda"):

@@ -9,6 +9,7 @@ told how many there are when it runs. Buckets of other batches find it lowered a
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from shapeexec import _compat
 
 _EXAMPLES = 1 << 16
 """The number of examples that kernels are lowered for."""
+
+_MOST = 512
+"""The most kernels that are kept, of some hundred kilobytes each."""
 
 _kernels: dict[Hashable, _compat.MosaicKernel | None] = {}
 
@@ -54,10 +58,12 @@ def call(
     ]
     shapes = tuple((x.shape, x.dtype) for x in general)
     key = (key, shapes, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue] - made at run time
-    if key not in _kernels:
-        many = [_general(x, is_by_example=True) for x in results]
-        _kernels[key] = _compat.mosaic_kernel(lambda *given: function(many, *given), general)
-    kernel = _kernels[key]
+    try:
+        kernel = _kernels[key]
+    except KeyError:
+        kernel = _kernels[key] = _lowered(function, results, general)
+        for oldest in tuple(_kernels)[:-_MOST]:
+            _kernels.pop(oldest, None)
     if kernel is None:
         return function(results, *arrays)
     places = [i for i, is_so in enumerate(changed) if is_so]
@@ -65,6 +71,15 @@ def call(
     updates = [jax.ShapeDtypeStruct(arrays[i].shape, arrays[i].dtype) for i in places]
     results = [*results, *updates]
     return _compat.call_mosaic_kernel(kernel, arrays, results=results, aliases=aliases)
+
+
+def _lowered(
+    function: Callable[..., list[Array]],
+    results: Sequence[jax.ShapeDtypeStruct],
+    operands: Sequence[jax.ShapeDtypeStruct],
+) -> _compat.MosaicKernel | None:
+    many = [_general(x, is_by_example=True) for x in results]
+    return _compat.mosaic_kernel(functools.partial(function, many), operands)
 
 
 def _general(x: Any, *, is_by_example: bool) -> jax.ShapeDtypeStruct:

@@ -26,7 +26,7 @@ from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
+from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._products import (
     InterpretedProducts,
     Products,
@@ -35,6 +35,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
+from shapeexec.attention.backends.mosaic_gpu._start import start
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     SUM_COLUMNS,
@@ -137,7 +138,6 @@ def forward_of_few(
     of_rows = jax.ShapeDtypeStruct((lists, parts, form.warpgroups * ROWS), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return start(
-        config,
         functools.partial(_kernel, config, packing),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
@@ -146,6 +146,7 @@ def forward_of_few(
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
         programs=shares.programs,
+        interpret=config.interpret,
         warpgroups=form.warpgroups,
     )
 

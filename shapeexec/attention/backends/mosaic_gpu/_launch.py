@@ -1,7 +1,6 @@
-"""Launches the kernels, and defines the operands that all of them take.
+"""Launches the kernels over items of work, and defines the operands that all of them take.
 
-A kernel is a function of its inputs, outputs and scratch, each by name. `_schedule` divides items
-among programs.
+`_schedule` divides items among programs, and `_start` starts these.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -11,7 +10,7 @@ among programs.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -19,14 +18,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, Side, Signature
-from shapeexec.attention.backends.mosaic_gpu import _any_batch, _schedule
+from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule
+from shapeexec.attention.backends.mosaic_gpu._start import Examples, start
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     WARPGROUPS,
@@ -38,6 +37,9 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
+
+_COUNTER = "counter"
+"""The name of the array from which programs take the next item."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +204,7 @@ def launch(
         body: The kernel: a partial application of a module's function to hashable arguments.
         inputs: Pytrees of arrays; `sparsity` is among them.
         outputs: Shapes and dtypes of the results.
-        scratch: Shared memory and barriers, which follow from the config and the inputs' shapes.
+        scratch: Shared memory and barriers.
         side: Whether the rows of the items are of queries or of keys.
         batch: The number of examples.
         slots: The most items in flight at a time.
@@ -214,129 +216,67 @@ def launch(
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
     """
-    scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
-    updated = updated or {}
     # Where items are alike programs take turns: the counter takes as long as a tile.
     alike = together > 1 or inputs["sparsity"].lists.longest == 1
-    if config.interpret is None and not alike:
-        # Only the first of two elements is used: XLA fills two in a kernel, but copies a single one
-        # from a constant of the program, which takes longer.
-        updated = {**updated, "counter": jnp.zeros((2,), jnp.int32)}
-    if config.interpret is not None:
-        pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
-        scratch["pool"] = pool
-
-    def kernel(**named: Any) -> None:
-        own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
-        sparsity = named["sparsity"]
-        order = {"side": side, "in_order": together > 1, "batch": sparsity.batch[0]}
-        table = sparsity.table(config.signature, **order)
-        of_all = {"count": config.programs, "copies": copies, "together": together}
-        body(_block(table, **of_all, **own), **named)
-
+    updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
+    own = {"schedule": _schedule.scratch(slots, copies), **_pool(config, accumulators)}
+    how = (side, copies, together)
+    key = (*how, body.func, body.args)
     results = start(
-        config,
-        kernel,
+        functools.partial(_run_in_programs, config, body, *how),
         inputs=inputs,
         updated=updated,
         outputs=outputs,
-        scratch=scratch,
+        scratch={**scratch, **own},
         programs=config.programs,
-        batch=batch,
-        key=(body.func, body.args, side, slots, copies, together),
+        interpret=config.interpret,
+        examples=Examples(batch, _by_example(inputs, batch), key),
     )
     names = [*outputs, *sorted(updated)]
-    return [x for name, x in zip(names, results, strict=True) if name != "counter"]
+    return [x for name, x in zip(names, results, strict=True) if name != _COUNTER]
 
 
-def start(
-    config: Config,
-    body: Callable[..., None],
-    *,
-    inputs: dict[str, Any],
-    outputs: dict[str, jax.ShapeDtypeStruct],
-    scratch: dict[str, Any],
-    programs: int,
-    updated: dict[str, Array] | None = None,
-    warpgroups: int = WARPGROUPS,
-    batch: int | None = None,
-    key: Hashable = None,
-) -> list[Array]:
-    """Run body(**inputs, **updated, **outputs, **scratch) in `programs` programs.
-
-    `warpgroups` is the number of warpgroups that compute; one more moves memory. With `batch`, the
-    kernel serves every batch; see `_any_batch.call` for `key`, and `launch` for what is returned.
-    """
-    changes = dict.fromkeys(updated or {}, True)
-    operands = {**inputs, **(updated or {})}
-    flat, structure = jax.tree.flatten(operands)
-    changed = jax.tree.leaves({**jax.tree.map(_no, inputs), **changes})
-
-    def kernel(*refs: Ref) -> None:
-        named = jax.tree.unflatten(structure, refs[: len(flat)])
-        named |= dict(zip([*outputs, *scratch], refs[len(flat) :], strict=True))
-        if config.interpret is None:
-            plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
-        body(**named)
-
-    def run(results: Sequence[jax.ShapeDtypeStruct], *arrays: Array) -> list[Array]:
-        refs = [
-            jax.new_ref(x) if changes else x for x, changes in zip(arrays, changed, strict=True)
-        ]
-        made = plgpu.kernel(
-            kernel,
-            out_type=list(results),
-            scratch_types=list(scratch.values()),
-            grid=(programs,),
-            grid_names=("program",),
-            num_threads=warpgroups + 1,
-            thread_name="warpgroup",
-            # By lane Mosaic need not infer layouts, which took half the time of lowering.
-            compiler_params=plgpu.CompilerParams(
-                approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
-            ),
-            **({} if config.interpret is None else {"interpret": config.interpret}),
-        )(*refs)
-        return [*made, *(ref[...] for ref, is_so in zip(refs, changed, strict=True) if is_so)]
-
-    name = f"attention_{'_'.join(outputs)}"
-    results = list(outputs.values())
-    if batch is None or config.interpret is not None:
-        return run(results, *flat)
-    return _any_batch.call(
-        run,
-        results,
-        flat,
-        changed=changed,
-        by_example=_by_example(operands, batch),
-        batch=batch,
-        key=(key, name, structure, programs, warpgroups, repr(scratch)),
-    )
+def _counter() -> dict[str, Array]:
+    # Only the first of two elements is used: XLA fills two in a kernel, but copies a single one
+    # from a constant of the program, which takes longer.
+    return {_COUNTER: jnp.zeros((2,), jnp.int32)}
 
 
-def _by_example(operands: dict[str, Any], batch: int) -> list[bool]:
+def _pool(config: Config, accumulators: list[tuple[int, int]]) -> dict[str, Any]:
+    if config.interpret is None:
+        return {}
+    return {"pool": [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]}
+
+
+def _run_in_programs(
+    config: Config, body: Callable[..., None], side: Side, copies: int, together: int, **named: Any
+) -> None:
+    own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
+    sparsity = named["sparsity"]
+    order = {"side": side, "in_order": together > 1, "batch": sparsity.batch[0]}
+    table = sparsity.table(config.signature, **order)
+    block = _block(table, count=config.programs, copies=copies, together=together, **own)
+    body(block, **named)
+
+
+def _by_example(inputs: dict[str, Any], batch: int) -> dict[str, Any]:
     """Whether the first axis of each array is the examples'."""
 
     def has_axis(x: Array) -> bool:
         return x.shape[0] == batch > 1
 
-    sparsity = operands["sparsity"]
-    shared = {name: False for name in operands if name == "counter"}
-    own = dataclasses.replace(
+    sparsity = inputs["sparsity"]
+    of_sparsity = dataclasses.replace(
         jax.tree.map(_yes, sparsity),
         lists=jax.tree.map(has_axis, sparsity.lists),
-        leaves=jax.tree.map(_no, sparsity.leaves),  # masks may have tables
+        leaves=[False] * len(sparsity.leaves),  # masks may have tables
         batch=False,
     )
-    return jax.tree.leaves({**jax.tree.map(_yes, operands), **shared, "sparsity": own})
+    return {**jax.tree.map(_yes, inputs), "sparsity": of_sparsity}
 
 
 def _yes(_: Any) -> bool:
     return True
-
-
-def _no(_: Any) -> bool:
-    return False
 
 
 def _block(

@@ -1,0 +1,144 @@
+"""Starts a kernel: a function of its inputs, results and scratch, each by name.
+
+`_any_batch` has its text serve every number of examples.
+"""
+
+# Pallas has partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+from jax import Array
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec import _compat
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _any_batch
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The examples of a call, where a kernel serves every number of them.
+
+    Attributes:
+        batch: Their number.
+        by_example: For each array of the inputs whether its first axis is theirs; it always is that
+            of results, and of arrays of several axes that the kernel changes.
+        key: All that the kernel's body depends on, but for shapes, dtypes and scratch.
+    """
+
+    batch: int
+    by_example: dict[str, Any]
+    key: Hashable
+
+
+def start(
+    body: Callable[..., None],
+    *,
+    inputs: dict[str, Any],
+    outputs: dict[str, jax.ShapeDtypeStruct],
+    scratch: dict[str, Any],
+    programs: int,
+    interpret: Any,
+    updated: dict[str, Array] | None = None,
+    warpgroups: int = WARPGROUPS,
+    examples: Examples | None = None,
+) -> list[Array]:
+    """Run body(**inputs, **updated, **outputs, **scratch) in `programs` programs.
+
+    Args:
+        body: The kernel.
+        inputs: Pytrees of arrays.
+        outputs: Shapes and dtypes of the results.
+        scratch: Shared memory and barriers.
+        programs: The number of programs.
+        interpret: Parameters of the interpreter; None: on the device.
+        updated: Arrays that the kernel changes.
+        warpgroups: The number of warpgroups that compute; one more moves memory.
+        examples: The examples; None: the kernel serves only the shapes of this call.
+
+    Returns:
+        The results, and the arrays of `updated`, by name, after the kernel.
+    """
+    updated = updated or {}
+    flat, structure = jax.tree.flatten({**inputs, **updated})
+    changed = jax.tree.leaves({**jax.tree.map(_no, inputs), **dict.fromkeys(updated, True)})
+    kernel = _Kernel(
+        *(body, structure, changed, tuple(outputs), scratch, programs, warpgroups, interpret)
+    )
+    results = list(outputs.values())
+    if examples is None or interpret is not None:
+        return kernel.run(results, *flat)
+    of_updated = {name: x.ndim > 1 for name, x in updated.items()}
+    return _any_batch.call(
+        kernel.run,
+        results,
+        flat,
+        changed=changed,
+        by_example=jax.tree.leaves({**examples.by_example, **of_updated}),
+        batch=examples.batch,
+        key=(examples.key, structure, tuple(outputs), repr(scratch), programs, warpgroups),
+    )
+
+
+def _no(_: Any) -> bool:
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel, to be run on arrays of any shapes.
+
+    Attributes:
+        body, scratch, programs, warpgroups, interpret: See `start`.
+        structure: That of the operands.
+        changed: Whether the kernel changes each operand.
+        outputs: The names of the results.
+    """
+
+    body: Callable[..., None]
+    structure: Any
+    changed: list[bool]
+    outputs: tuple[str, ...]
+    scratch: dict[str, Any]
+    programs: int
+    warpgroups: int
+    interpret: Any
+
+    def run(self, results: Sequence[jax.ShapeDtypeStruct], *arrays: Array) -> list[Array]:
+        """The results, of these shapes and dtypes, and the changed arrays."""
+        pairs = zip(arrays, self.changed, strict=True)
+        refs = [jax.new_ref(x) if changes else x for x, changes in pairs]
+        made = plgpu.kernel(
+            self.kernel,
+            out_type=list(results),
+            scratch_types=list(self.scratch.values()),
+            grid=(self.programs,),
+            grid_names=("program",),
+            num_threads=self.warpgroups + 1,
+            thread_name="warpgroup",
+            # By lane Mosaic need not infer layouts, which took half the time of lowering.
+            compiler_params=plgpu.CompilerParams(
+                approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
+            ),
+            **({} if self.interpret is None else {"interpret": self.interpret}),
+        )(*refs)
+        pairs = zip(refs, self.changed, strict=True)
+        return [*made, *(ref[...] for ref, changes in pairs if changes)]
+
+    def kernel(self, *refs: Ref) -> None:
+        """The kernel, of references in the order in which Pallas passes them."""
+        count = self.structure.num_leaves
+        named = jax.tree.unflatten(self.structure, refs[:count])
+        named |= dict(zip([*self.outputs, *self.scratch], refs[count:], strict=True))
+        if self.interpret is None:
+            name = f"attention_{'_'.join(self.outputs)}"
+            plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
+        self.body(**named)
