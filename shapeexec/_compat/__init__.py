@@ -156,6 +156,7 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     CACHED_EVENT,
     COMPILE_EVENT,
     LOWERED_EVENT,
+    cache_of_traces,
     checks_results,
     config_fingerprint,
     current_trace,

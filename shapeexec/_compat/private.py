@@ -79,6 +79,7 @@ _TABLE = (
     ("jax._src.scipy.signal", "_spectral_helper", _EVERY),
     ("jax._src.sharding_impls", "ShardingContext", _EVERY),
     ("jax._src.source_info_util", "user_frames", _EVERY),
+    ("jax._src.util", "cache", _EVERY),
     ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
     ("jax.experimental.mosaic.gpu.core", "KNOWN_KERNELS", _EVERY),
     (

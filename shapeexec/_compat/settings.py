@@ -9,12 +9,16 @@ It changes none of it: callers hold what they read against what they read before
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import util as _util
 from jax._src import xla_bridge as _xla_bridge
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 """The monitoring event that JAX records, with seconds, for each XLA compilation."""
@@ -29,6 +33,14 @@ trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 
 has_devices: Callable[[], bool] = _xla_bridge.backends_are_initialized
 """Whether JAX has started a back end; its threads do not survive a fork."""
+
+
+def cache_of_traces(most: int) -> Callable[[Callable[[_A], _B]], Callable[[_A], _B]]:
+    """As `functools.lru_cache(most)`, for what follows from a trace.
+
+    So the settings that traces depend on are part of the key, and `jax.clear_caches` empties it.
+    """
+    return _util.cache(max_size=most)
 
 
 def current_trace() -> object:

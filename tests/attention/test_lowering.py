@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec import _compat
 from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import ALiBi
 from tests.attention.lowering import hopper_kernels, lowered
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
-
-from shapeexec.attention.backends.mosaic_gpu import _any_batch
 
 IDS = np.arange(512, dtype=np.int32)[None] // 100
 
@@ -86,95 +83,6 @@ def test_each_kernel_lowers(program, kernels):
     with _device.assumed(_device.HOPPER):
         text = lowered(function, *arguments, platform="cuda")
     assert hopper_kernels(text) == kernels
-
-
-def of_batch(batch, *, length=512, size=64, ragged=False, documents=False, **options):
-    """The gradient of as many examples."""
-
-    def loss(x, lengths):
-        call = {"implementation": "mosaic_gpu", "mask": sx.Causal(), **options}
-        if ragged:
-            call["query_seq_lengths"] = call["key_value_seq_lengths"] = lengths
-        if documents:
-            call["mask"] &= sx.Documents(jnp.broadcast_to(lengths[:, None], x.shape[:2]))
-        return sx.dot_product_attention(x, x, x, **call).sum()
-
-    x = jax.ShapeDtypeStruct((batch, length, 2, size), jnp.bfloat16)
-    lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
-    return jax.grad(loss), (x, lengths)
-
-
-def kernels_of(program):
-    """The hashes of the kernels, but for those of lists; and their operands' shapes."""
-    jax.clear_caches()
-    function, arguments = program
-    with _device.assumed(_device.HOPPER):
-        text = lowered(function, *arguments, platform="cuda")
-    calls = [line for line in text.splitlines() if "@mosaic_gpu" in line]
-    calls = [line for line in calls if "attention_lists" not in line]
-    hashes = [re.search(r'kernel_hash = "([^"]*)"', line)[1] for line in calls]
-    return hashes, [re.search(r": (\(tensor.*)", line)[1] for line in calls]
-
-
-BATCHES = {
-    "two kernels": {},
-    "narrow": {"length": 256},
-    "one tile": {"length": 128},
-    "any order": {"length": 2048, "size": 128, "deterministic": False},
-    "valid lengths": {"ragged": True},
-    "documents": {"documents": True},
-}
-
-
-@pytest.mark.parametrize("name", BATCHES)
-def test_all_batches_have_the_same_kernels(name, monkeypatch):
-    batches = (2, 3, 8) if {"ragged", "documents"} & BATCHES[name].keys() else (2, 3, 8, 1)
-    first, shapes = kernels_of(of_batch(batches[0], **BATCHES[name]))
-    made = _compat.lowered_mosaic_kernels()
-    if name != "documents":  # whose ids are operands that may have another first axis
-        monkeypatch.setattr(_compat, "mosaic_kernel", None)
-    for batch in batches[1:]:
-        hashes, own = kernels_of(of_batch(batch, **BATCHES[name]))
-        assert (hashes == first) == (name != "documents")
-        lead = f"tensor<{batch}x{BATCHES[name].get('length', 512)}x"
-        assert lead in own[0]
-        assert lead not in shapes[0]
-    kept = [kernel for kernel in _any_batch._kernels.values() if kernel.digest in made]
-    assert len(kept) >= len(first)
-    assert all(kernel.code == made[kernel.digest] for kernel in kept)
-
-
-def test_where_jax_writes_kernels_in_another_way_each_batch_has_its_own(monkeypatch):
-    monkeypatch.setattr(_any_batch, "_kernels", {})
-    shared = [kernels_of(of_batch(batch))[0] for batch in (2, 3)]
-    monkeypatch.setattr(_any_batch, "_kernels", {})
-    monkeypatch.setattr(_compat, "mosaic_kernel", lambda *_: None)
-    own = [kernels_of(of_batch(batch))[0] for batch in (2, 3)]
-    assert shared[0] == shared[1]
-    assert len({*own[0], *own[1], *shared[0]}) == 9
-
-
-def test_batches_are_lowered_for_themselves_if_they_have_more_examples_than_kernels(monkeypatch):
-    monkeypatch.setattr(_any_batch, "_EXAMPLES", 2)
-    monkeypatch.setattr(_any_batch, "_kernels", {})
-    one, two, three = (kernels_of(of_batch(batch))[0] for batch in (1, 2, 3))
-    assert one == two
-    assert not {*two} & {*three}
-
-
-def test_few_kernels_are_kept(monkeypatch):
-    monkeypatch.setattr(_any_batch, "_MOST", 2)
-    monkeypatch.setattr(_any_batch, "_kernels", {})
-    first, _ = kernels_of(of_batch(2))
-    assert len(first) == 3
-    assert len(_any_batch._kernels) == 2
-    assert kernels_of(of_batch(2))[0] == first
-
-
-def test_what_is_more_than_a_kernel_is_none():
-    x = jax.ShapeDtypeStruct((4,), jnp.float32)
-    assert _compat.mosaic_kernel(lambda x: [jnp.sin(x)], [x]) is None
-    assert _compat.mosaic_kernel(lambda x: [x], [x]) is None
 
 
 def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():

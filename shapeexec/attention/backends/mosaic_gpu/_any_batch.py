@@ -9,6 +9,7 @@ told how many there are when it runs. Buckets of other batches find it lowered a
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -23,8 +24,6 @@ _EXAMPLES = 1 << 16
 
 _MOST = 512
 """The most kernels that are kept, of some hundred kilobytes each."""
-
-_kernels: dict[Hashable, _compat.MosaicKernel | None] = {}
 
 
 def call(
@@ -53,17 +52,12 @@ def call(
     """
     if batch > _EXAMPLES:
         return function(results, *arrays)
-    general = [
-        _general(x, is_by_example=is_so) for x, is_so in zip(arrays, by_example, strict=True)
-    ]
+    pairs = list(zip(arrays, by_example, strict=True))
+    assert all(x.shape[0] == batch for x, is_so in pairs if is_so), "else what lies behind is read"
+    general = [_general(x, is_by_example=is_so) for x, is_so in pairs]
+    many = [_general(x, is_by_example=True) for x in results]
     shapes = tuple((x.shape, x.dtype) for x in general)
-    key = (key, shapes, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue] - made at run time
-    try:
-        kernel = _kernels[key]
-    except KeyError:
-        kernel = _kernels[key] = _lowered(function, results, general)
-        for oldest in tuple(_kernels)[:-_MOST]:
-            _kernels.pop(oldest, None)
+    kernel = _lowered(_Text((key, shapes), functools.partial(function, many), general))
     if kernel is None:
         return function(results, *arrays)
     places = [i for i, is_so in enumerate(changed) if is_so]
@@ -73,13 +67,24 @@ def call(
     return _compat.call_mosaic_kernel(kernel, arrays, results=results, aliases=aliases)
 
 
-def _lowered(
-    function: Callable[..., list[Array]],
-    results: Sequence[jax.ShapeDtypeStruct],
-    operands: Sequence[jax.ShapeDtypeStruct],
-) -> _compat.MosaicKernel | None:
-    many = [_general(x, is_by_example=True) for x in results]
-    return _compat.mosaic_kernel(functools.partial(function, many), operands)
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """The text of a kernel, yet to be made.
+
+    Attributes:
+        key: All that it depends on.
+        function: Makes the kernel, and nothing else.
+        operands: The operands' shapes and dtypes.
+    """
+
+    key: Hashable
+    function: Callable[..., list[Array]] = dataclasses.field(compare=False)
+    operands: Sequence[jax.ShapeDtypeStruct] = dataclasses.field(compare=False)
+
+
+@_compat.cache_of_traces(_MOST)
+def _lowered(text: _Text) -> _compat.MosaicKernel | None:
+    return _compat.mosaic_kernel(text.function, text.operands)
 
 
 def _general(x: Any, *, is_by_example: bool) -> jax.ShapeDtypeStruct:
