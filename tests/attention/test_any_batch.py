@@ -116,7 +116,7 @@ def attributes(line):
 
 
 @pytest.mark.parametrize("name", ["two kernels", "any order", "valid lengths", "one tile"])
-def test_they_are_called_as_jax_calls_kernels(name, monkeypatch):
+def test_shared_kernels_are_called_as_jax_calls_its_own(name, monkeypatch):
     jax.clear_caches()
     mine = CALLS[name].kernels()
     monkeypatch.setattr(_any_batch, "_EXAMPLES", 0)
