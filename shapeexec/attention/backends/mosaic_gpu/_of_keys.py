@@ -69,10 +69,9 @@ def backward_at_once(
 
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    key_tiles = sparsity.lists.rows
-    outputs = _totals.outputs(config, q, key_tiles=key_tiles)
+    outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.rows)
     updated = _totals.updated(config, q)
-    made = _launched(
+    d_k, d_v, total = _launched(
         config,
         sparsity,
         rows=rows,
@@ -81,7 +80,6 @@ def backward_at_once(
         updated=updated,
         into=_into_queries.scratch(config, q.dtype),
     )
-    d_k, d_v, total = made
     if not _totals.crosses_programs(config):
         return [total, d_k, d_v]
     total = total if updated else total.sum(0)
