@@ -7,6 +7,7 @@ It imports none of them, and which kernels need which is for the back ends to sa
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ import jax
 import jax.numpy as jnp
 
 _TARGET = "mosaic_gpu_v2"
+_FLAGS = ("use_custom_barrier", "skip_device_barrier", "uses_xla_collective_metadata")
+_OPTIONS = tuple((flag, False) for flag in _FLAGS)
 
 
 def pallas_has(module: str) -> bool:
@@ -123,10 +126,7 @@ def compile_mosaic_kernel(digest: bytes, code: bytes) -> None:
     Raises:
         Exception: Whatever the compilation raises.
     """
-    options = {
-        "use_custom_barrier": False,
-        "skip_device_barrier": False,
-        "uses_xla_collective_metadata": False,
-    }
-    call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((1,), jnp.float32))
-    jax.jit(lambda: call(kernel_hash=digest, module=code, **options)).lower().compile()
+    kernel = MosaicKernel(digest, code, _OPTIONS)
+    results = [jax.ShapeDtypeStruct((1,), jnp.float32)]
+    call = functools.partial(call_mosaic_kernel, kernel, [], results=results, aliases={})
+    jax.jit(call).lower().compile()
