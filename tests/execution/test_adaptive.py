@@ -88,7 +88,8 @@ def test_a_graph_that_is_not_on_the_ladder_leaves_when_it_serves_no_call():
 
 def test_a_pinned_graph_stays():
     run, _ = make(limits=sx.CacheLimits(pin=[{"s": 8}]))
-    serve(run, SIZES)  # waits for the new graphs: until they are there calls run in the old ones
+    serve(run, SIZES)  # waits for the ladder
+    serve(run, SIZES)  # waits for its graphs: until they are there calls run in the old ones
     serve(run, SIZES, calls=5 * EVERY)
     assert buckets(run) == [5, 8, 9]
 

@@ -369,6 +369,7 @@ np.testing.assert_array_equal(np.asarray(got), np.arange(6.0))
 """
 
 
+@pytest.mark.slow
 def test_results_stand_where_those_of_the_plain_function_stand():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(

@@ -140,6 +140,7 @@ def oracle(w, batch, y):
 SIZES = st.tuples(st.integers(1, 4), st.sampled_from((1, 2, 3, 7)), st.integers(1, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(SIZES, min_size=3, max_size=9), st.sampled_from(("nan", "max", "garbage")))
 def test_each_answer_is_the_plain_functions(stream, poison):
@@ -339,6 +340,7 @@ def test_tools_take_what_was_found_or_axis_0(sizes, symbols):
     assert sorted(sx.validate(run, x, rounds=1, poisons=("nan",)).sizes[0]) == symbols
 
 
+@pytest.mark.slow
 def test_buckets_are_fitted_for_the_symbols_that_were_found():
     run = ran(sx.Exec(weighted), *KNOWN)
     fitted = sx.fit(run, [{"b": 4, "unknown_1_1": 9}], graphs=1)

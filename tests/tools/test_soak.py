@@ -116,6 +116,7 @@ def test_a_soak_of_all_that_is_right_finds_nothing(tmp_path, capsys):
         assert part in text
 
 
+@pytest.mark.slow
 def test_the_function_finds_what_the_command_writes(tmp_path):
     file, told = tmp_path / "soak.json", []
     numbers = ["--minutes", "0.05", "--threads", "2", "--shapes", "5"]
@@ -216,6 +217,7 @@ def test_a_rule_without_its_mask_is_found(monkeypatch):
     assert outcome.findings.counts["wrong"] > 0
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_promised_is_found_with_its_traceback():
     def fails(x):
         raise ArithmeticError("of the function")
@@ -290,6 +292,7 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
     assert str(SoakReport({}, outcome)).endswith("0 wrong counts, 0 stalls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_a_report_tells_that_no_metrics_were_scraped(is_installed, monkeypatch):
     if not is_installed:

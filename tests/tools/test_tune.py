@@ -68,6 +68,7 @@ def test_what_gains_more_than_3_percent_pays(found, best, gain, pays, file, time
     )
 
 
+@pytest.mark.slow
 def test_a_tiling_that_is_slower_for_one_mask_is_not_kept_for_its_kind(file, times):
     times({SMALL: [1.0, 2.1], WIDE: [1.9, 2.0]})
     report = tuned(masks=["documents", "elements50"])
@@ -159,6 +160,7 @@ def test_nothing_is_begun_after_the_time(file, monkeypatch):
     assert [row.reason for row in tuned(minutes=1e-9).rows] == ["out of time"] * 2
 
 
+@pytest.mark.slow
 def test_a_real_measurement_can_be_read_and_used(file, capsys, tmp_path):
     result = tmp_path / "result.json"
     command = ["tune", "attention", "--shapes", SHAPE, "--masks", "causal", "--json", str(result)]
