@@ -2,6 +2,7 @@
 
 import operator
 
+import jax.numpy as jnp
 import numpy as np
 
 DTYPES = {
@@ -10,6 +11,7 @@ DTYPES = {
     "i32": np.int32,
     "i64": np.int64,
     "index": np.int64,
+    "f32": np.float32,
     # Of these only the bytes are known.
     "bf16": np.uint16,
     "f16": np.uint16,
@@ -26,7 +28,8 @@ class Numbers:
         if dtype.kind == "V":
             assert value.get_splat_value().value == 0
             return np.zeros((1, 1), dtype)
-        return np.array(value.value, np.int64).astype(dtype).reshape(1, 1)
+        exact = np.float64 if dtype.kind == "f" else np.int64
+        return np.array(value.value, exact).astype(dtype).reshape(1, 1)
 
     def arith_index_cast(self, op, x):
         return x.astype(DTYPES[str(op.results[0].type)])
@@ -40,6 +43,17 @@ class Numbers:
         if number >= len(signed):
             number, x, y = number - 4, unsigned(x), unsigned(y)
         return getattr(operator, signed[number])(x, y)
+
+    def arith_cmpf(self, op, x, y):
+        assert op.attributes["predicate"].value == 13, "only une: not equal, or NaN"
+        return x != y
+
+    def arith_truncf(self, op, x):
+        dtypes = {"bf16": jnp.bfloat16, "f16": np.float16}
+        return x.astype(dtypes[str(op.results[0].type)]).view(np.uint16)
+
+    def math_exp2(self, op, x):
+        return np.exp2(x)
 
     def arith_select(self, op, condition, x, y):
         return np.where(condition, x, y)
@@ -81,6 +95,11 @@ for _name, _function in {
     "arith_divsi": truncated,
     "arith_remsi": np.fmod,
     "arith_maxsi": np.maximum,
+    "arith_addf": operator.add,
+    "arith_subf": operator.sub,
+    "arith_mulf": operator.mul,
+    "arith_divf": operator.truediv,
+    "arith_maximumf": np.maximum,
 }.items():
     for _each in _name.split():
         setattr(Numbers, _each, lambda _, op, x, y, function=_function: function(x, y))

@@ -9,9 +9,10 @@ import pytest
 
 from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_gpu import _few
+from shapeexec.attention.backends.mosaic_gpu._join import joined
 from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
-from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
+from shapeexec.attention.backends.mosaic_gpu._shares import share
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks import (
     ALiBi,
@@ -62,7 +63,13 @@ def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
     assert bounds(shares, lists) == [(starts[i], starts[i + 1]) for i in lists]
     of_list = [sum(any(n == i for n, _ in mine) for mine in cut) for i in range(len(counts))]
     assert max(of_list) <= parts
-    np.testing.assert_array_equal(shares.has_tiles(), np.array(counts) > 0)
+    first, number = shares.parts_of(np.arange(shares.lists))
+    np.testing.assert_array_equal(number, of_list)
+    program_of = {n: i for i, mine in reversed(list(enumerate(cut))) for n, _ in mine}
+    assert {n: int(first[n]) - n for n in program_of} == program_of
+    places = [int(first[n]) + i for n, count in enumerate(of_list) for i in range(count)]
+    assert len(set(places)) == len(places)
+    assert max(places, default=0) < shares.places
 
 
 @pytest.mark.parametrize("alike", [1, 3])
@@ -78,6 +85,7 @@ def test_lists_that_are_alike_are_shared_out_as_if_they_were_given_one_by_one(na
     tiles, lists = some(range(int(apart.total()))), some(range(apart.lists))
     assert holders(together, tiles) == holders(apart, tiles)
     assert bounds(together, lists) == bounds(apart, lists)
+    np.testing.assert_array_equal(*(x.parts_of(np.arange(x.lists)) for x in (together, apart)))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 300])
@@ -145,26 +153,32 @@ def test_no_list_has_more_parts_than_the_bound_that_is_known_when_it_is_traced(
 
 
 @pytest.mark.parametrize("garbage", [np.nan, 7.0])
-def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage):
+@pytest.mark.parametrize("xp", [np, jnp])  # known, or as if they were traced
+def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage, xp):
     counts = np.array([3, 0, 5], np.int32)
-    shares, parts = share(counts, longest=5, programs=4)
-    assert parts == 3
+    shares, parts = share(xp.asarray(counts), longest=5, programs=4)
+    shares = dataclasses.replace(shares, least=1)
     is_there = np.arange(parts) < np.array([2, 0, 3])[:, None]
     random = np.random.default_rng(0)
     out, logsumexp = random.normal(size=(3, parts, 2, 4)), random.normal(size=(3, parts, 2))
     logsumexp[0, 0, 1] = -np.inf  # of a row that attends to nothing in this part
-    stored = np.where(is_there[..., None], logsumexp, -np.inf)
-    stored[1] = garbage  # nobody visits a list without tiles
-    given = [np.where(is_there[..., None, None], out, garbage), stored]
-    given = [jnp.asarray(x, np.float32) for x in given]
-    value, (statistics,) = joined(Weights(1.0), shares, given, rows=2)
     weights = np.where(is_there[..., None], np.exp(logsumexp), 0)
     total = weights.sum(1)
     expected = (weights[..., None] * out).sum(1) / np.where(total, total, 1)[..., None]
+    given = [in_places(shares, x, garbage) for x in (out, logsumexp)]
+    value, (statistics,) = joined(Weights(1.0), shares, given, parts=parts, rows=2)
     limit = tolerance(np.float32)
     np.testing.assert_allclose(value, expected, limit, limit)
     with np.errstate(divide="ignore"):
         np.testing.assert_allclose(statistics, np.log(total), limit, limit)
+
+
+def in_places(shares, of_parts, garbage):
+    """[lists, parts, ...] as kernels store it, with garbage where no part is."""
+    stored = np.full((shares.places, *of_parts.shape[2:]), garbage, np.float32)
+    for one, first, number in zip(of_parts, *shares.parts_of(np.arange(3)), strict=True):
+        stored[int(first) :][: int(number)] = one[: int(number)]
+    return jnp.asarray(stored)
 
 
 @pytest.mark.parametrize("weights", [Weights(1.0), BiasedWeights()])
@@ -172,9 +186,9 @@ def test_nan_in_one_part_is_nan_in_all(weights):
     counts = np.array([4], np.int32)
     shares, parts = share(counts, longest=4, programs=2)
     assert parts == 2
-    out = jnp.ones((1, parts, 1, 4)).at[0, 1].set(jnp.nan)
-    statistics = [jnp.ones((1, parts, 1)).at[0, 1].set(jnp.nan) for _ in weights.empty_statistics]
-    value, results = joined(weights, shares, [out, *statistics], rows=1)
+    out = jnp.ones((2, 1, 4)).at[1].set(jnp.nan)
+    statistics = [jnp.ones((2, 1)).at[1].set(jnp.nan) for _ in weights.empty_statistics]
+    value, results = joined(weights, shares, [out, *statistics], parts=parts, rows=1)
     assert np.isnan(value).all()
     assert np.isnan(weights.logsumexp(results)).all()
     largest = weight = jnp.full(1, jnp.nan)
@@ -217,7 +231,32 @@ def test_heads_that_share_keys_are_rows_of_one_tile_unless_they_are_asked_apart(
     rule = rule_of(mask, bias)
     packing = packing_of(signature, rule, list_heads=list_heads, most_rows=128)
     assert packing.heads == expected
-    assert packing.rows == expected * queries
+    assert packing.rows == expected * queries == expected * packing.pitch
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "mask", "pitch"),
+    [
+        (1, (32, 8), Full(), 1),
+        (2, (32, 8), Full(), 8),
+        (4, (32, 8), Causal(align="end"), 8),
+        (8, (32, 8), Full(), 8),
+        (9, (32, 8), Full(), 9),  # 4 heads of 16 rows fit, but 9 rows cannot be copied
+        (16, (32, 8), Dense(np.ones((1, 1, 16, 256), bool)), 16),
+        (4, (32, 8), Dense(np.ones((1, 1, 4, 256), bool)), 4),  # an array for rows without gaps
+        (4, (64, 4), Full(), 4),  # gaps would take a second warpgroup
+        (8, (64, 4), Full(), 8),
+    ],
+)
+def test_queries_are_read_head_by_head_where_that_takes_no_more_warpgroups(
+    queries, heads, mask, pitch
+):
+    signature = dataclasses.replace(
+        CALL, query_size=queries, query_heads=heads[0], key_heads=heads[1]
+    )
+    packing = packing_of(signature, rule_of(mask, None), list_heads=1, most_rows=128)
+    assert packing.pitch == pitch
+    assert packing.by_head == (pitch % 8 == 0)
 
 
 def test_few_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full():
@@ -265,6 +304,10 @@ CASES = (
     case("a bias of heads", Full(), bias=random_bias(1, 4, 1, 1)),
     case("extreme biases", Full(), bias=extreme(1, 4, 3, 300)),
     case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128)),
+    case("eight queries of six heads", Causal(align="end"), queries=8, heads=(6, 2), batch=2),
+    case("an array, without gaps", Dense(RNG.random((1, 1, 8, 300)) < 0.5), queries=8),
+    case("packed with an array", Dense(RNG.random((1, 1, 5, 300)) < 0.5), queries=5),
+    case("no multiple of eight", Causal(align="end"), queries=9, heads=(2, 2)),
     case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
 )

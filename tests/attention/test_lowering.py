@@ -68,9 +68,9 @@ def few(page_rows=None, *, size=64):
         pytest.param(gradient(64), 3, id="heads of 64"),
         pytest.param(at_once(128), 2, id="at once"),
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
-        pytest.param(few(), 1, id="few queries"),
-        pytest.param(few(64), 1, id="pages"),
-        pytest.param(few(size=40), 1, id="few queries, narrow heads"),
+        pytest.param(few(), 2, id="few queries"),
+        pytest.param(few(64), 2, id="pages"),
+        pytest.param(few(size=40), 2, id="few queries, narrow heads"),
         pytest.param(gradient(200, 192), 3, id="wide heads, others of values"),
         pytest.param(
             gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow

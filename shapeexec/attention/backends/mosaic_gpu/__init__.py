@@ -39,6 +39,7 @@ from shapeexec.attention.backends.mosaic_gpu._forward import (
 )
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
+from shapeexec.attention.backends.mosaic_gpu._join import joined, joined_output
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
@@ -49,7 +50,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
     unpacked,
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
-from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
+from shapeexec.attention.backends.mosaic_gpu._shares import share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, FirstTiles, ListRefs
 from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs, is_single
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
@@ -269,19 +270,24 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     programs = min(config.programs, batch * heads * longest)
     shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
+    shares = jax.tree.map(jnp.asarray, shares)
     results = _few.forward_of_few(
         config,
         packing,
         _Prepared(signature, config, work, leaves).sparsity(side="query"),
-        shares=jax.tree.map(jnp.asarray, shares),
-        parts=parts,
+        shares=shares,
         pages=work.pages,
         **arrays,
     )
-    out, statistics = joined(config.weights, shares, results, rows=packing.rows)
+    out, statistics = joined(config.weights, shares, results, parts=parts, rows=packing.rows)
     as_given = functools.partial(unpacked, packing, batch=batch)
+    if config.interpret is None:
+        size = signature.value_size
+        made = jax.ShapeDtypeStruct((batch, packing.queries, signature.query_heads, size), q.dtype)
+        out = joined_output(config.weights, packing, shares, results, made=made, parts=parts)
+    else:  # which has no numbers of single threads
+        out = as_given(out[..., : signature.value_size]).transpose(0, 2, 1, 3)
     alive = is_valid(work.query_lengths, signature.query_size)
-    out = as_given(out[..., : signature.value_size]).transpose(0, 2, 1, 3)
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
     return out, jnp.where(alive[:, None], logsumexp, -jnp.inf)

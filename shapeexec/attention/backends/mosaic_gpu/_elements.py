@@ -266,7 +266,7 @@ class TilePositions:
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
         if (packing := elements.packing) is not None:
-            rows, count = self.query, jnp.int32(packing.queries)
+            rows, count = self.query, jnp.int32(packing.pitch)
             self.query = lax.rem(rows, count)
             if packing.heads > 1:
                 self.head = item.head * packing.heads + lax.div(rows, count)

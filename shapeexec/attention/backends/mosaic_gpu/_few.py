@@ -76,12 +76,14 @@ class _Form(NamedTuple):
     Attributes:
         warpgroups: The number of warpgroups that compute, each for 64 rows.
         slots: The number of segments of a share whose queries are in shared memory at a time.
+        copies: The number of copies of the queries of a segment.
         key_rows: The number of keys in a piece.
         steps: The number of pieces in the ring of keys, and in the ring of values.
     """
 
     warpgroups: int
     slots: int
+    copies: int
     key_rows: int
     steps: tuple[int, int]
 
@@ -99,49 +101,47 @@ class _Form(NamedTuple):
         key, value = (2 * key_rows * columns for columns in config.columns)
         of_keys = min(room // 2 // key, most)
         of_values = min((room - of_keys * key) // value, most)
-        return _Form(warpgroups, slots, key_rows, (of_keys, of_values))
+        copies = packing.heads if packing.by_head else 1
+        return _Form(warpgroups, slots, copies, key_rows, (of_keys, of_values))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="parts")
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def forward_of_few(
     config: Config,
     packing: Packing,
     sparsity: Sparsity,
     *,
     shares: Shares,
-    parts: int,
     q: Array,
     k: Array,
     v: Array,
     pages: Array | None,
 ) -> list[Array]:
-    """The output and `Weights.statistics` of each part of each list.
+    """The output and `Weights.statistics` of each part of each list; see `Shares.parts_of`.
 
     Args:
         config: The static part of the call.
         packing: The queries and heads that the rows hold.
         sparsity: The tiles, in lists by query of one row each.
         shares: The work of each program, in lists of examples and of packed heads.
-        parts: The most programs that attend to one list.
-        q: Queries, [lists, rows, 1, H].
+        q: Queries; see `packed_queries`.
         k: Keys.
         v: Values.
         pages: The numbers of each example's pages, if k and v are pages; see `Work`.
 
     Returns:
-        The output f32[lists, parts, rows, V or more], and statistics f32[lists, parts, whole tiles
-        of rows] each; see `joined` for parts that a list does not have.
+        The output f32[places, rows, V or more], and statistics f32[places, whole tiles of rows]
+        each; in places without a part anything.
     """
     form = _Form.of(config, packing)
-    lists, rows = q.shape[:2]
     columns = whole_tiles(v.shape[3], SUM_COLUMNS)
-    of_rows = jax.ShapeDtypeStruct((lists, parts, form.warpgroups * ROWS), jnp.float32)
+    of_rows = jax.ShapeDtypeStruct((shares.places, form.warpgroups * ROWS), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return start(
         functools.partial(_kernel, config, packing),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
-            "out": jax.ShapeDtypeStruct((lists, parts, rows, columns), jnp.float32),
+            "out": jax.ShapeDtypeStruct((shares.places, packing.rows, columns), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
@@ -158,12 +158,11 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     vectors = sparsity.column_dtypes(config, side="query")
     statistics = [plgpu.SMEM((readers, ROWS), jnp.float32) for _ in config.weights.empty_statistics]
     scratch = {
-        "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
+        "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
         "values": ring(form.steps[1], rows=rows, columns=value_columns),
         "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=SUMS),
         "of_rows": statistics,
-        "empty": statistics,
         "cleared": plgpu.Barrier(num_arrivals=readers),
     }
     if config.interpret is None:
@@ -178,17 +177,15 @@ class _Segment(NamedTuple):
     Attributes:
         item: The list.
         number: The number of the list.
-        part: The number of the part within the list.
+        place: The place of its results.
         first, end: The first of its pieces within the list, and the piece behind its last one.
-        is_last: Whether it is the list's last part, bool[].
     """
 
     item: Item
     number: Array
-    part: Array
+    place: Array
     first: Array
     end: Array
-    is_last: Array
 
     @property
     def pieces(self) -> Array:
@@ -227,7 +224,6 @@ def _kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
-        kernel.prepare()
         kernel.walk(kernel.attend)
         plgpu.wait_smem_to_gmem(0)
 
@@ -258,18 +254,11 @@ class _Kernel:
     pages: Ref | None
     out: Ref
     of_rows: list[Ref]
-    empty: list[Ref]
     cleared: Ref
 
     @property
     def _table(self) -> Table:
         return self.sparsity.table(self.config.signature, side="query", in_order=True)
-
-    def prepare(self) -> None:
-        """Write the statistics of parts that do not exist; for a warpgroup that computes."""
-        for ref, value in zip(self.empty, self.config.weights.empty_statistics, strict=True):
-            ref.at[self.warpgroup][...] = vector(value, ROWS)
-        plgpu.commit_smem()
 
     def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
         """Call `visit` for each segment of this program's share.
@@ -292,8 +281,7 @@ class _Kernel:
             following = self._list(jnp.minimum(which + 1, shares.lists - 1))
             stop = jnp.minimum(end, high)
             pieces = jnp.minimum((stop - low) * per_tile, item.pieces(self.keys.rows))
-            part = me - lax.div(low, size)
-            segment = _Segment(item, which, part, (begin - low) * per_tile, pieces, stop == high)
+            segment = _Segment(item, which, me + which, (begin - low) * per_tile, pieces)
 
             @when(begin < stop)
             def _() -> None:
@@ -316,9 +304,10 @@ class _Kernel:
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Send the operands of a segment; for the warpgroup that moves memory."""
-        item, zero = segment.item, segment.number * 0  # traced: JAX rejects a constant start
-        queries = Source(self.q, segment.number, zero, jnp.int32(self.packing.rows))
-        self.queries.send(queries, zero, number)
+        item = segment.item
+        sources = self._queries_of(segment)
+        rows = self.packing.pitch if self.packing.by_head else self.queries.rows
+        self.queries.send_together(sources, number, rows=rows)
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
@@ -331,6 +320,14 @@ class _Kernel:
             first = self._table.first_column(item, segment.end - 1 - i, self.keys.rows)
             self.keys.send(key, first, ring + i)
             self.values.send(value, first, ring + i)
+
+    def _queries_of(self, segment: _Segment) -> list[Source]:
+        """The sources of a segment's queries; see `packed_queries`."""
+        heads, rows = self.packing.heads, jnp.int32(self.packing.rows)
+        if not self.packing.by_head:
+            return [Source(self.q, segment.number, segment.number * 0, rows)]
+        first = segment.item.head * heads
+        return [Source(self.q, segment.item.batch, first + i, rows) for i in range(heads)]
 
     def drain(self, number: Array, ring: Array) -> None:
         """Wait until all operands are read; for the arguments see the results of `walk`."""
@@ -357,24 +354,12 @@ class _Kernel:
             ref[...] = value
         plgpu.commit_smem()
         columns = pl.ds(segment.number * 0, mine.shape[1])
-        place = self.out.at[segment.number, segment.part, rows, columns]
+        place = self.out.at[segment.place, rows, columns]
         plgpu.copy_smem_to_gmem(mine, place, commit_group=False)
         for one, ref in zip(of_rows, self.statistics, strict=True):
-            to = ref.at[segment.number, segment.part, rows]
+            to = ref.at[segment.place, rows]
             plgpu.copy_smem_to_gmem(one, to, commit_group=False)
-        self._store_missing(segment, rows)
         plgpu.commit_smem_to_gmem_group()
-
-    def _store_missing(self, segment: _Segment, rows: Any) -> None:
-        """Store the statistics of the parts that a list lacks, behind its last one."""
-        most = self.out.shape[1]
-        first = jnp.where(segment.is_last, segment.part + 1, most)
-
-        @pl.loop(first, most)
-        def _(part: Array) -> None:
-            for one, ref in zip(self.empty, self.statistics, strict=True):
-                to = ref.at[segment.number, part, rows]
-                plgpu.copy_smem_to_gmem(one.at[self.warpgroup], to, commit_group=False)
 
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""

@@ -18,7 +18,7 @@ from jax import Array
 
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule
-from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
+from shapeexec.attention.backends.mosaic_gpu._tiles import PITCH, ROWS, Packing
 
 _BY_HEAD = frozenset({"of_table", "of_tile"})  # roles whose arrays are read by one head at a time
 
@@ -37,7 +37,20 @@ def packing_of(signature: Signature, rule: Rule, *, list_heads: int, most_rows: 
     )
     group, queries = signature.group, signature.query_size
     fits = [n for n in range(1, group + 1) if group % n == 0 and n * queries <= most_rows]
-    return Packing(queries, 1 if apart else max(fits))
+    heads = 1 if apart else max(fits)
+    return Packing(queries, heads, _pitch(queries, heads, rule))
+
+
+def _pitch(queries: int, heads: int, rule: Rule) -> int:
+    """The rows of a head: more than queries, if so the kernel can read each head, at no cost.
+
+    A single query of each head need not be packed, and arrays of a mask or bias are made for rows
+    without gaps.
+    """
+    pitch = -(-queries // PITCH) * PITCH
+    fills = [-(-heads * rows // ROWS) for rows in (queries, pitch)]  # warpgroups
+    is_free = fills[0] == fills[1] and (pitch == queries or (not rule.uses and queries < PITCH))
+    return pitch if queries > 1 and is_free else queries
 
 
 def packed(rule: Rule, leaves: Sequence[Array], packing: Packing) -> tuple[Rule, list[Array]]:
@@ -48,13 +61,18 @@ def packed(rule: Rule, leaves: Sequence[Array], packing: Packing) -> tuple[Rule,
 
 
 def packed_queries(packing: Packing, q: Array) -> Array:
-    """[B, T, N, H] as [lists, rows, 1, H]: a list for each example and its packed heads."""
+    """[B, T, N, H] as [lists, rows, 1, H]: a list for each example and its packed heads.
+
+    Unchanged, if the kernel reads the queries of each head.
+    """
+    if packing.by_head:
+        return q
     return q.transpose(0, 2, 1, 3).reshape(-1, packing.rows, 1, q.shape[3])
 
 
 def unpacked(packing: Packing, x: Array, *, batch: int) -> Array:
     """[lists, rows, ...] as [B, N, T, ...]."""
-    return x.reshape(batch, -1, packing.queries, *x.shape[2:])
+    return x.reshape(batch, -1, packing.pitch, *x.shape[2:])[:, :, : packing.queries]
 
 
 def _packed(use: ArrayUse, leaf: Array, packing: Packing) -> tuple[ArrayUse, Array]:

@@ -20,6 +20,7 @@ from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
+    copy_in,
     copy_in_first,
     copy_in_valid,
 )
@@ -85,6 +86,21 @@ class Stream:
         else:
             copy_in_valid(source.ref, at, *to, self.landed, valid)
         return Owed(position, valid)
+
+    def send_together(self, sources: Sequence["Source"], position: Array, *, rows: int) -> None:
+        """Start the copies of the first rows of several sources into one piece.
+
+        Args:
+            sources: As many as the `copies` that its `scratch` was made for.
+            position: The position of the piece in the stream.
+            rows: The rows of each source.
+        """
+        place = self.place(position)
+        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        tile, ready = self.tiles.at[place], self.ready.at[place]
+        for i, source in enumerate(sources):
+            first = source.batch * 0  # traced: JAX rejects a constant start
+            copy_in(source.ref, source.at(first, rows), tile.at[pl.ds(i * rows, rows)], ready)
 
     def nothing_owed(self) -> "Owed":
         """What `settle` has nothing to do for."""
@@ -174,6 +190,7 @@ def scratch(
     dtype: Any,
     clears: bool = False,
     vectors: Sequence[Any] = (),
+    copies: int = 1,
     readers: int = WARPGROUPS,
 ) -> dict[str, Any]:
     """The scratch that a `Stream` needs, by the names of its attributes.
@@ -185,11 +202,12 @@ def scratch(
         dtype: The dtype of the tiles.
         clears: Whether rows behind the valid length become 0.
         vectors: The dtypes of the numbers that come with the rows.
+        copies: The number of copies that a piece arrives by.
         readers: The number of warpgroups that read each piece.
     """
     needed = {
         "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
-        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=1 + len(vectors)),
+        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=copies + len(vectors)),
         "free": plgpu.Barrier(num_barriers=steps, num_arrivals=readers),
         "begins": plgpu.SMEM((steps,), jnp.int32),
         "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),

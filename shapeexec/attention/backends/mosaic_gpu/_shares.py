@@ -1,7 +1,10 @@
 """Divides lists of key tiles into equal shares of work for a fixed number of programs.
 
-A share may begin and end inside a list. So several programs may attend to parts of one list, whose
-results are joined here in a fixed order. `_few` attends to the shares.
+A share may begin and end inside a list. So several programs may attend to parts of one list. `_few`
+attends to the shares, and `_join` joins the parts.
+
+The parts of all lists are stored in one row. From one part to the next the list, the program or
+both move on by one or more, so the sum of their numbers is a place that no other part has.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -10,7 +13,6 @@ results are joined here in a fixed order. `_few` attends to the shares.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -18,12 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks._base import Array
 
 _FINER = 4
 """Shares may be so many times smaller than those of lists of the greatest length. Below that some
-programs have no work; and all parts that there may be are read when they are joined."""
+programs have no work; and so many parts as a list may have are looked at when they are joined."""
 _ASKED = 4  # a step of a search leaves one of as many groups
 
 
@@ -54,6 +55,11 @@ class Shares:
         """The number of lists."""
         return self.groups * self.alike
 
+    @property
+    def places(self) -> int:
+        """The most parts that all lists have together."""
+        return self.programs + self.lists - 1
+
     def total(self) -> Array:
         """The number of all tiles, i32[]."""
         return self.starts[self.groups] * self.alike
@@ -70,9 +76,9 @@ class Shares:
 
     def bounds(self, which: Array) -> tuple[Array, Array]:
         """The first tile of a list and that of the next list, i32[] each."""
-        group, number = lax.div(which, jnp.int32(self.alike)), lax.rem(which, jnp.int32(self.alike))
+        group = _divide(which, self.alike)
         start, following = self.starts[group], self.starts[group + 1]
-        low = start * self.alike + number * (following - start)
+        low = start * self.alike + (which - group * self.alike) * (following - start)
         return low, low + (following - start)
 
     def holder(self, tile: Array) -> Array:
@@ -91,10 +97,17 @@ class Shares:
         number = lax.div(tile - start * self.alike, jnp.maximum(following - start, 1))
         return group * self.alike + jnp.clip(number, 0, self.alike - 1)
 
-    def has_tiles(self) -> Array:
-        """Whether each list has any, bool[lists]."""
+    def parts_of(self, which: Array) -> tuple[Array, Array]:
+        """The place of a list's first part, and the number of its parts; of lists without parts 0.
+
+        Args:
+            which: The number of the list, or of several: i32.
+        """
         xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
-        return xp.repeat(self.starts[1:] > self.starts[:-1], self.alike)
+        (low, high), size = self.bounds(which), self.size()
+        first, last = _divide(low, size), _divide(xp.maximum(high, 1) - 1, size)
+        is_empty = low == high
+        return xp.where(is_empty, 0, first + which), xp.where(is_empty, 0, last - first + 1)
 
 
 def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
@@ -120,46 +133,11 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
     is_before = np.arange(len(counts)) < np.arange(len(counts) + 1)[:, None]
     starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
     shares = Shares(starts, alike, programs, least)
-    return shares, _most_parts(shares) if is_known else parts
+    if is_known:
+        parts = int(shares.parts_of(np.arange(shares.lists))[1].max(initial=1))
+    return shares, parts
 
 
-def _most_parts(shares: Shares) -> int:
-    """The most programs that attend to one list."""
-    counts = np.repeat(np.diff(shares.starts), shares.alike)
-    end, size = np.cumsum(counts), shares.size()
-    parts = np.where(counts > 0, (end - 1) // size - (end - counts) // size + 1, 0)
-    return int(parts.max(initial=1))
-
-
-def joined(
-    weights: Weights | BiasedWeights, shares: Shares, results: list[Array], *, rows: int
-) -> tuple[Array, list[Array]]:
-    """Join the softmaxes over the parts of each list into the softmax over the whole list.
-
-    Args:
-        weights: The formulas of the weights.
-        shares: The work of each program.
-        results: The output f32[lists, parts, rows or more, V] and `Weights.statistics`
-            f32[lists, parts, rows or more] of each part. For a part that a list lacks these are
-            `empty_statistics`, and the output is anything; for a list without tiles, both are.
-        rows: The number of rows to return.
-
-    Returns:
-        The output f32[lists, rows, V] and statistics f32[lists, rows] each.
-    """
-    out, *statistics = (x[:, :, :rows] for x in results)
-    numbers, has_tiles = range(out.shape[1]), shares.has_tiles()[:, None]
-    # Written out part by part, as XLA fuses this into one loop.
-    parts = [weights.of_parts([x[:, i] for x in statistics]) for i in numbers]
-    is_there = [has_tiles & (weight != 0) for _, weight in parts]  # NaN is there too
-    shifts = [jnp.where(is_there[i], parts[i][0], weights.initial) for i in numbers]
-    largest = functools.reduce(jnp.maximum, shifts)
-    finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # as -inf - -inf is NaN
-    shown = [
-        jnp.where(is_there[i], parts[i][1] * jnp.exp(shifts[i] - finite), 0.0) for i in numbers
-    ]
-    values = [
-        jnp.where(is_there[i][..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers
-    ]
-    weight, value = functools.reduce(jnp.add, shown), functools.reduce(jnp.add, values)
-    return value / jnp.where(weight <= 0, 1.0, weight)[..., None], weights.of_all(largest, weight)
+def _divide(numbers: Array, by: Any) -> Array:
+    # Numbers are not negative; a traced `//` would be several operations.
+    return numbers // by if isinstance(numbers, np.ndarray) else lax.div(numbers, jnp.int32(by))

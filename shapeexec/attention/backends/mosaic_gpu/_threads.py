@@ -12,7 +12,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
@@ -25,6 +25,18 @@ WARPGROUP = 128
 """The threads of a warpgroup."""
 
 _utils: Any = mgpu.utils
+
+
+class _OfThread(Protocol):
+    """A value of each thread."""
+
+    def __init__(self, value: Any) -> None: ...
+
+    @property
+    def value(self) -> Any: ...
+
+
+T = TypeVar("T", bound=_OfThread)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +79,8 @@ class Number:
         """Whether they are equal: `==` of a dataclass is for Python."""
         return Number(arith.cmpi(arith.CmpIPredicate.eq, self.value, _value(other)))
 
-    def at_most(self, most: int) -> "Number":
-        """The lesser of it and a constant."""
+    def at_most(self, most: "int | Number") -> "Number":
+        """The lesser of both."""
         return Number(arith.minui(self.value, _value(most)))
 
 
@@ -109,13 +121,13 @@ def sum_of(x: Number, threads: int) -> Number:
 
 def load(ref: Any, *at: "int | Number") -> Number:
     """ref[at], of u8 or i32."""
-    read = memref.load(ref, [_index(i) for i in at])
+    read = memref.load(ref, [index_of(i) for i in at])
     return Number(read if read.type == _i32() else arith.extui(_i32(), read))
 
 
 def store(ref: Any, x: Number, *at: "int | Number") -> None:
     """ref[at] = x, of i32."""
-    memref.store(x.value, ref, [_index(i) for i in at])
+    memref.store(x.value, ref, [index_of(i) for i in at])
 
 
 class Words:
@@ -141,29 +153,31 @@ class Words:
 
 
 def repeat(
-    count: int,
-    take: Callable[[Sequence[Number], Sequence[Number]], Sequence[Number]],
-    start: Sequence[Number] = (),
+    count: "int | Number",
+    take: Callable[[Sequence[Number], Sequence[T]], Sequence[T]],
+    start: Sequence[T] = (),
     *,
     at_a_time: int,
-) -> Sequence[Number]:
+) -> Sequence[T]:
     """Carry numbers through rounds: take(steps, carried), of `at_a_time` steps each.
 
     What a round loads for all of its steps before it stores anything is under way together. The
-    last round is whole, too: steps from `count` on must do no harm.
+    last round is whole, too: steps from `count` on must do no harm. All threads that are here have
+    the same count.
     """
-    at_a_time = min(at_a_time, count)
-    rounds = -(-count // at_a_time)
-    if rounds == 1:
-        return take([number(i) for i in range(count)], start)
-    begin, end, by_one = map(_value, (0, rounds, 1))
-    loop: Any = scf.ForOp(begin, end, by_one, [x.value for x in start])
+    if not isinstance(count, Number):
+        at_a_time = min(at_a_time, count)
+        if count <= at_a_time:
+            return take([number(i) for i in range(count)], start)
+        count = number(count)
+    rounds = (count + (at_a_time - 1)) // at_a_time
+    loop: Any = scf.ForOp(_value(0), rounds.value, _value(1), [x.value for x in start])
     with ir.InsertionPoint(loop.body):
         first = Number(loop.induction_variable) * at_a_time
-        carried = [Number(value) for value in loop.inner_iter_args]
+        carried = _like(start, loop.inner_iter_args)
         carried = take([first + i for i in range(at_a_time)], carried)
         scf.yield_([x.value for x in carried])
-    return [Number(value) for value in loop.results]
+    return _like(start, loop.results)
 
 
 @contextlib.contextmanager
@@ -199,16 +213,21 @@ def clear_rows(tile: Any, first: Number) -> None:
         row, column = word // words, word % words
         at = row // 8, column // 8, row % 8, column % 8 * 8
         # Without the alignment it would be a store for each element.
-        vector.store(zeros, tile, [_index(i) for i in at], alignment=16)
+        vector.store(zeros, tile, [index_of(i) for i in at], alignment=16)
         scf.yield_([])
+
+
+def index_of(x: "int | Number") -> Any:
+    """A number as an index of MLIR's."""
+    return arith.index_cast(ir.IndexType.get(), _value(x))
+
+
+def _like(start: Sequence[T], values: Any) -> list[T]:
+    return [type(x)(value) for x, value in zip(start, values, strict=True)]
 
 
 def _value(x: "int | Number") -> Any:
     return x.value if isinstance(x, Number) else _utils.c(x, _i32())
-
-
-def _index(x: "int | Number") -> Any:
-    return arith.index_cast(ir.IndexType.get(), _value(x))
 
 
 def _i32() -> Any:

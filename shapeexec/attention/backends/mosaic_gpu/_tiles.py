@@ -122,20 +122,31 @@ class Lengths(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Rows that hold the queries of several heads: row `head * queries + query`.
+    """Rows that hold the queries of several heads: row `head * pitch + query`.
 
     Attributes:
         queries: The number of queries.
         heads: The number of neighbouring heads that are packed.
+        pitch: The rows of a head, as many as its queries or more.
     """
 
     queries: int
     heads: int
+    pitch: int
 
     @property
     def rows(self) -> int:
-        """The number of rows that hold a query."""
-        return self.queries * self.heads
+        """The number of rows up to the last query."""
+        return self.pitch * self.heads
+
+    @property
+    def by_head(self) -> bool:
+        """Whether the kernel reads the queries of each head; else they are packed before it."""
+        return self.pitch % PITCH == 0
+
+
+PITCH = 8
+"""Rows of different heads are copied into one tile at multiples of so many rows."""
 
 
 class Item(NamedTuple):

@@ -1,0 +1,202 @@
+"""Joins the parts of softmaxes that `_few` makes, in a fixed order.
+
+Of the operations in `joined` XLA makes two kernels, of which the first one finds the largest score,
+and both read as many parts as a list may have. The kernel here reads the parts that there are. A
+warp joins a row: a thread sees its own numbers, as in `_threads`.
+"""
+
+# Pallas has partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec import _compat
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._reals import (
+    Real,
+    choose,
+    load_real,
+    real,
+    store_rounded,
+)
+from shapeexec.attention.backends.mosaic_gpu._shares import Shares
+from shapeexec.attention.backends.mosaic_gpu._threads import (
+    WARP,
+    WARPGROUP,
+    Number,
+    repeat,
+    thread,
+    when,
+    where,
+)
+from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
+from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
+
+_WARPS = WARPGROUP // WARP
+_FEW, _MANY = 4, 16
+"""If a list may have many parts, more of them are loaded together. A load takes half a microsecond,
+but so does looking at parts that a list does not have."""
+
+
+def joined(
+    weights: Weights | BiasedWeights,
+    shares: Shares,
+    results: list[Array],
+    *,
+    parts: int,
+    rows: int,
+) -> tuple[Array, list[Array]]:
+    """Join the softmaxes over the parts of each list into the softmax over the whole list.
+
+    Args:
+        weights: The formulas of the weights.
+        shares: The work of each program.
+        results: The output f32[places, rows or more, V] and `Weights.statistics` f32[places, rows
+            or more] of each part; see `Shares.parts_of`. Places without a part hold anything.
+        parts: The most parts of a list.
+        rows: The number of rows to return.
+
+    Returns:
+        The output f32[lists, rows, V] and statistics f32[lists, rows] each.
+    """
+    places, counts = (jnp.asarray(x)[:, None] for x in shares.parts_of(np.arange(shares.lists)))
+    number = jnp.arange(parts)
+    # A missing part is read as the last one, which there is.
+    places += jnp.minimum(number, jnp.maximum(counts, 1) - 1)
+    out, *statistics = (x[places][:, :, :rows] for x in results)
+    shift, weight = weights.of_parts(statistics)
+    is_there = (number < counts)[..., None] & (weight != 0)  # NaN is there too
+    shift = jnp.where(is_there, shift, weights.initial)
+    largest = shift.max(1)
+    finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # as -inf - -inf is NaN
+    shown = jnp.where(is_there, weight * jnp.exp(shift - finite[:, None]), 0.0)
+    value = jnp.where(is_there[..., None], out * shown[..., None], 0.0).sum(1)
+    weight = shown.sum(1)
+    return value / jnp.where(weight <= 0, 1.0, weight)[..., None], weights.of_all(largest, weight)
+
+
+def joined_output(
+    weights: Weights | BiasedWeights,
+    packing: Packing,
+    shares: Shares,
+    results: Sequence[Array],
+    *,
+    made: jax.ShapeDtypeStruct,
+    parts: int,
+) -> Array:
+    """The output of `joined` as [B, T, N, V], by a kernel.
+
+    Args:
+        weights: The formulas of the weights.
+        packing: The queries and heads that the rows hold.
+        shares: The work of each program.
+        results: See `joined`.
+        made: Shape and dtype, of 16 bits, of the output.
+        parts: The most parts of a list.
+    """
+    form = _Form(weights, packing, made.shape[3], parts)
+    lists_of_example = made.shape[2] // packing.heads
+    groups = -(-packing.heads * packing.queries // _WARPS)
+
+    def attention_join(starts: Ref, *refs: Ref) -> None:
+        which, group = lax.axis_index("list"), lax.axis_index("queries")
+        place, count = dataclasses.replace(shares, starts=starts).parts_of(which)
+        example, head = lax.div(which, lists_of_example), lax.rem(which, lists_of_example)
+        of_example = refs[-1].at[example]
+        scalars = group, place, count, head * packing.heads
+        plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_join"))()
+        types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * len(refs)
+        inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
+        inline(*scalars, *refs[:-1], of_example)
+
+    kernel = plgpu.kernel(
+        attention_join,
+        out_type=[made],
+        grid=(shares.lists, groups),
+        grid_names=("list", "queries"),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )
+    (out,) = kernel(shares.starts, *results)
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """The static part.
+
+    Attributes:
+        weights: The formulas of the weights.
+        packing: The queries and heads that the rows hold.
+        columns: V.
+        parts: The most parts of a list.
+    """
+
+    weights: Weights | BiasedWeights
+    packing: Packing
+    columns: int
+    parts: int
+
+
+def _join(form: _Form, _: Any, *given: Any) -> None:
+    """Join the parts of four queries of a list.
+
+    Args:
+        form: The static part; the context comes behind it.
+        *given: i32[] each: the number of the group of queries, the place of the first part, the
+            number of parts and the first head. Then the parts, f32[places, rows, columns], their
+            statistics, f32[places, rows] each, and the output [T, N, V], in device memory.
+    """
+    group, place, count, head = (Number(x.registers.item()) for x in given[:4])
+    parts, *statistics, out = given[4:]
+    number, lane = group * _WARPS + thread() // WARP, thread() % WARP
+    head_of_list, query = number // form.packing.queries, number % form.packing.queries
+    row = head_of_list * form.packing.pitch + query
+    columns = [lane + first for first in range(0, form.columns, WARP)]
+    last, last_part = form.columns - 1, where(count > 0, count - 1, 0)
+
+    def add(steps: Sequence[Number], sums: Sequence[Real]) -> Sequence[Real]:
+        largest, weight, *values = sums
+        # A missing part is read as the last one.
+        places = [place + step.at_most(last_part) for step in steps]
+        loaded = [[load_real(ref, at, row) for ref in statistics] for at in places]
+        values_of = [[load_real(parts, at, row, c.at_most(last)) for c in columns] for at in places]
+        softmaxes: list[tuple[Number, Real, Real]] = []
+        for step, numbers in zip(steps, loaded, strict=True):
+            shift = numbers[0]  # and the weight, as in `Weights.of_parts`
+            own = numbers[1] if numbers[1:] else choose(shift.is_not(-float("inf")), 1.0, 0.0)
+            is_there = (step < count) & own.is_not(0.0)
+            softmaxes.append((is_there, choose(is_there, shift, form.weights.initial), own))
+        new = largest
+        for _, shift, _ in softmaxes:
+            new = new.at_least(shift)
+        finite = choose(new.is_not(-float("inf")), new, 0.0)  # as -inf - -inf is NaN
+        decay = (largest - finite).exp()
+        weight, values = weight * decay, [x * decay for x in values]
+        for (is_there, shift, own), of_part in zip(softmaxes, values_of, strict=True):
+            shown = choose(is_there, own * (shift - finite).exp(), 0.0)
+            weight += shown
+            values = [
+                x + choose(is_there, one * shown, 0.0)
+                for x, one in zip(values, of_part, strict=True)
+            ]
+        return [new, weight, *values]
+
+    with when(head_of_list < form.packing.heads):
+        nothing = [real(x) for x in (form.weights.initial, *[0.0] * (1 + len(columns)))]
+        at_a_time = _FEW if form.parts <= _MANY else 2 * _FEW
+        most = form.parts if form.parts <= at_a_time else count
+        _, weight, *values = repeat(most, add, nothing, at_a_time=at_a_time)
+        share = choose(weight.is_not(0.0), weight, 1.0)
+        for column, value in zip(columns, values, strict=True):
+            with when(column < form.columns):
+                store_rounded(out, value / share, query, head + head_of_list, column)

@@ -1,0 +1,77 @@
+"""Real numbers of single threads, beside the `Number` of `_threads`."""
+
+# MLIR's Python bindings have partly unknown types.
+# pyright: reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, memref
+from jaxlib.mlir.dialects import math as mlir_math
+
+from shapeexec.attention.backends.mosaic_gpu._threads import Number, index_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Real:
+    """An f32 of each thread."""
+
+    value: Any
+
+    def __add__(self, other: "float | Real") -> "Real":
+        return Real(arith.addf(self.value, _value(other)))
+
+    def __sub__(self, other: "float | Real") -> "Real":
+        return Real(arith.subf(self.value, _value(other)))
+
+    def __mul__(self, other: "float | Real") -> "Real":
+        return Real(arith.mulf(self.value, _value(other)))
+
+    def __truediv__(self, other: "float | Real") -> "Real":
+        return Real(arith.divf(self.value, _value(other)))
+
+    def is_not(self, other: float) -> Number:
+        """Whether it is another number than a constant, or NaN."""
+        return Number(arith.cmpf(arith.CmpFPredicate.UNE, self.value, _value(other)))
+
+    def at_least(self, other: "float | Real") -> "Real":
+        """The greater of both; NaN if one is."""
+        return Real(arith.maximumf(self.value, _value(other)))
+
+    def exp(self) -> "Real":
+        """The exponential."""
+        return Real(mlir_math.exp2((self * math.log2(math.e)).value))
+
+
+def real(value: float) -> Real:
+    """A constant."""
+    return Real(arith.constant(_f32(), ir.FloatAttr.get(_f32(), value)))
+
+
+def choose(condition: Number, one: "float | Real", other: "float | Real") -> Real:
+    """One number where a bool is true, else the other one."""
+    return Real(arith.select(condition.value, _value(one), _value(other)))
+
+
+def load_real(ref: Any, *at: "int | Number") -> Real:
+    """ref[at], of f32."""
+    return Real(memref.load(ref, [index_of(i) for i in at]))
+
+
+def store_rounded(ref: Any, x: Real, *at: "int | Number") -> None:
+    """ref[at] = x, of a dtype with 16 bits."""
+    rounded = arith.truncf(ir.MemRefType(ref.type).element_type, x.value)
+    memref.store(rounded, ref, [index_of(i) for i in at])
+
+
+def _value(x: "float | Real") -> Any:
+    return x.value if isinstance(x, Real) else real(x).value
+
+
+def _f32() -> Any:
+    return ir.F32Type.get()
