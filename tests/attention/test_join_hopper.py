@@ -46,6 +46,7 @@ CASES = {
     "a warp with few columns": Case((9, 4), columns=40),
     "columns beyond two warps": Case((9, 4), Packing(2, 2, 2), heads=4, columns=72),
     "more parts than are read at a time": Case((60, 3), heads=4, programs=40, longest=64),
+    "parts of many lists": Case((30, 3), programs=20, longest=64),
     "a bias": Case((9, 0, 2), weights=WEIGHTS[1]),
     "fp16": Case((9, 1), dtype="float16"),
 }

@@ -11,8 +11,9 @@ warp joins a row: a thread sees its own numbers, as in `_threads`.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +44,10 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
 _WARPS = WARPGROUP // WARP
-_FEW, _MANY = 4, 16
-"""If a list may have many parts, more of them are loaded together. A load takes half a microsecond,
-but so does looking at parts that a list does not have."""
+_AT_A_TIME = 4, 8
+"""The numbers of parts that are loaded together, where lists have few parts as a rule, and else.
+
+A load takes half a microsecond, but so does looking at parts that a list does not have."""
 
 
 def joined(
@@ -104,7 +106,8 @@ def joined_output(
         made: Shape and dtype, of 16 bits, of the output.
         parts: The most parts of a list.
     """
-    form = _Form(weights, packing, made.shape[3], parts)
+    at_a_time = _AT_A_TIME[shares.programs > _AT_A_TIME[1] * shares.lists]
+    form = _Form(weights, packing, made.shape[3], parts, at_a_time)
     lists_of_example = made.shape[2] // packing.heads
     groups = -(-packing.heads * packing.queries // _WARPS)
 
@@ -139,12 +142,14 @@ class _Form:
         packing: The queries and heads that the rows hold.
         columns: V.
         parts: The most parts of a list.
+        at_a_time: The number of parts that are loaded together.
     """
 
     weights: Weights | BiasedWeights
     packing: Packing
     columns: int
     parts: int
+    at_a_time: int
 
 
 def _join(form: _Form, _: Any, *given: Any) -> None:
@@ -165,38 +170,58 @@ def _join(form: _Form, _: Any, *given: Any) -> None:
     last, last_part = form.columns - 1, where(count > 0, count - 1, 0)
 
     def add(steps: Sequence[Number], sums: Sequence[Real]) -> Sequence[Real]:
-        largest, weight, *values = sums
         # A missing part is read as the last one.
         places = [place + step.at_most(last_part) for step in steps]
         loaded = [[load_real(ref, at, row) for ref in statistics] for at in places]
-        values_of = [[load_real(parts, at, row, c.at_most(last)) for c in columns] for at in places]
-        softmaxes: list[tuple[Number, Real, Real]] = []
-        for step, numbers in zip(steps, loaded, strict=True):
-            shift = numbers[0]  # and the weight, as in `Weights.of_parts`
-            own = numbers[1] if numbers[1:] else choose(shift.is_not(-float("inf")), 1.0, 0.0)
-            is_there = (step < count) & own.is_not(0.0)
-            softmaxes.append((is_there, choose(is_there, shift, form.weights.initial), own))
-        new = largest
-        for _, shift, _ in softmaxes:
-            new = new.at_least(shift)
-        finite = choose(new.is_not(-float("inf")), new, 0.0)  # as -inf - -inf is NaN
-        decay = (largest - finite).exp()
-        weight, values = weight * decay, [x * decay for x in values]
-        for (is_there, shift, own), of_part in zip(softmaxes, values_of, strict=True):
-            shown = choose(is_there, own * (shift - finite).exp(), 0.0)
-            weight += shown
-            values = [
-                x + choose(is_there, one * shown, 0.0)
-                for x, one in zip(values, of_part, strict=True)
-            ]
-        return [new, weight, *values]
+        values = [[load_real(parts, at, row, c.at_most(last)) for c in columns] for at in places]
+        softmaxes = [
+            _softmax(form, step < count, numbers)
+            for step, numbers in zip(steps, loaded, strict=True)
+        ]
+        return _added(sums, softmaxes, values)
 
     with when(head_of_list < form.packing.heads):
         nothing = [real(x) for x in (form.weights.initial, *[0.0] * (1 + len(columns)))]
-        at_a_time = _FEW if form.parts <= _MANY else 2 * _FEW
-        most = form.parts if form.parts <= at_a_time else count
-        _, weight, *values = repeat(most, add, nothing, at_a_time=at_a_time)
+        most = form.parts if form.parts <= form.at_a_time else count
+        _, weight, *values = repeat(most, add, nothing, at_a_time=form.at_a_time)
         share = choose(weight.is_not(0.0), weight, 1.0)
         for column, value in zip(columns, values, strict=True):
             with when(column < form.columns):
                 store_rounded(out, value / share, query, head + head_of_list, column)
+
+
+class _Softmax(NamedTuple):
+    """The softmax of a row over a part of the keys; see `Weights.of_parts`.
+
+    Attributes:
+        is_there: Whether there is one.
+        shift, weight: The shift of the scores, and the sum of the weights.
+    """
+
+    is_there: Number
+    shift: Real
+    weight: Real
+
+
+def _softmax(form: _Form, is_part: Number, statistics: Sequence[Real]) -> _Softmax:
+    shift, *more = statistics
+    weight = more[0] if more else choose(shift.is_not(-math.inf), 1.0, 0.0)
+    is_there = is_part & weight.is_not(0.0)
+    return _Softmax(is_there, choose(is_there, shift, form.weights.initial), weight)
+
+
+def _added(
+    sums: Sequence[Real], softmaxes: Sequence[_Softmax], values: Sequence[Sequence[Real]]
+) -> list[Real]:
+    """Add parts to a shift, a sum of weights, and a weighted sum of each column's values."""
+    before, weight, *totals = sums
+    largest = functools.reduce(Real.at_least, [one.shift for one in softmaxes], before)
+    finite = choose(largest.is_not(-math.inf), largest, 0.0)  # as -inf - -inf is NaN
+    decay = (before - finite).exp()
+    weight, totals = weight * decay, [total * decay for total in totals]
+    for (is_there, shift, own), of_part in zip(softmaxes, values, strict=True):
+        shown = choose(is_there, own * (shift - finite).exp(), 0.0)
+        weight += shown
+        shares = [choose(is_there, value * shown, 0.0) for value in of_part]
+        totals = [total + share for total, share in zip(totals, shares, strict=True)]
+    return [largest, weight, *totals]

@@ -1,4 +1,4 @@
-"""Real numbers of single threads, beside the `Number` of `_threads`."""
+"""Real numbers of single threads. `_threads` has the integers, and all else that threads do."""
 
 # MLIR's Python bindings have partly unknown types.
 # pyright: reportMissingTypeStubs=false

@@ -22,9 +22,6 @@ from jax import lax
 
 from shapeexec.attention.masks._base import Array
 
-_FINER = 4
-"""Shares may be so many times smaller than those of lists of the greatest length. Below that some
-programs have no work; and so many parts as a list may have are looked at when they are joined."""
 _ASKED = 4  # a step of a search leaves one of as many groups
 
 
@@ -37,13 +34,11 @@ class Shares:
         starts: The number of tiles of one list of each group before this one, i32[groups + 1].
         alike: The number of lists in a group, which are equally long.
         programs: The number of shares.
-        least: The least number of tiles in a share.
     """
 
     starts: Array
     alike: int = dataclasses.field(metadata={"static": True})
     programs: int = dataclasses.field(metadata={"static": True})
-    least: int = dataclasses.field(metadata={"static": True})
 
     @property
     def groups(self) -> int:
@@ -69,10 +64,8 @@ class Shares:
 
         Kernels compute it, as on a GPU an operation of XLA costs a microsecond.
         """
-        if isinstance(self.starts, np.ndarray):
-            return np.int32(max(-(-int(self.total()) // self.programs), self.least))
-        even = lax.div(self.total() + (self.programs - 1), jnp.int32(self.programs))
-        return jnp.maximum(even, self.least)
+        xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
+        return xp.maximum(_divide(self.total() + (self.programs - 1), self.programs), 1)
 
     def bounds(self, which: Array) -> tuple[Array, Array]:
         """The first tile of a list and that of the next list, i32[] each."""
@@ -111,10 +104,7 @@ class Shares:
 
 
 def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
-    """Equal shares, and the most programs that attend to one list.
-
-    If counts are traced, the second result is an upper bound, and a list among shorter ones gets at
-    most about four times the programs that it would get among lists of its own length.
+    """Equal shares, and the most programs that attend to one list: an upper bound if traced.
 
     Args:
         counts: The number of tiles in a list of each group, i32[groups].
@@ -122,22 +112,19 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
         programs: The number of shares.
         alike: The number of lists in a group, which are equally long.
     """
-    among_alike = -(-len(counts) * alike * longest // programs)
-    # If all lists but one group are empty, that group has the programs to itself.
-    most = programs // alike + 2
-    parts = min(_FINER * -(-longest // among_alike) + 1, most)
-    # A list of `longest` tiles has one part more than whole shares fit into it.
-    least = 1 if parts == most else -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)
     # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
     is_before = np.arange(len(counts)) < np.arange(len(counts) + 1)[:, None]
     starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
-    shares = Shares(starts, alike, programs, least)
+    shares = Shares(starts, alike, programs)
     if is_known:
-        parts = int(shares.parts_of(np.arange(shares.lists))[1].max(initial=1))
-    return shares, parts
+        return shares, int(shares.parts_of(np.arange(shares.lists))[1].max(initial=1))
+    # If all lists but one group are empty, that group has the programs to itself.
+    return shares, min(longest, programs // alike + 2)
 
 
 def _divide(numbers: Array, by: Any) -> Array:
     # Numbers are not negative; a traced `//` would be several operations.
-    return numbers // by if isinstance(numbers, np.ndarray) else lax.div(numbers, jnp.int32(by))
+    if isinstance(numbers, np.ndarray | np.generic):
+        return numbers // by
+    return lax.div(numbers, jnp.int32(by))
