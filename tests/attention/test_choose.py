@@ -74,7 +74,10 @@ LOOSE = {"is_backward": True, "deterministic": False}
         # Short sequences.
         (FULL, {"query_size": 128, "key_size": 128}, "mosaic_gpu"),
         (CAUSAL, {"query_size": 512, "key_size": 512, "is_ragged": True}, "mosaic_gpu"),
-        (FULL, HEAD_64 | {"query_size": 128, "key_size": 128}, "cudnn"),
+        (FULL, HEAD_64 | {"query_size": 128, "key_size": 128}, "mosaic_gpu"),
+        (CAUSAL, HEAD_64 | {"query_size": 1024, "key_size": 1024}, "mosaic_gpu"),
+        (FULL, HEAD_64 | {"query_size": 4096, "key_size": 1024}, "mosaic_gpu"),
+        (FULL, HEAD_64 | {"query_size": 2048, "key_size": 2048}, "cudnn"),
         (WINDOW, HEAD_64, "mosaic_gpu"),
         (DENSE, HEAD_64, "mosaic_gpu"),
         (CAUSAL, HEAD_64 | {"is_ragged": True}, "mosaic_gpu"),

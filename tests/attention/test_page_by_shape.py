@@ -47,13 +47,14 @@ OF_BIAS = {"bias": (1, 1, 4096, 4096)}
 CALLS = {
     "full or causal, heads of 64": [(FULL, heads(64)), (CAUSAL, heads(64) | length(2048))],
     "full or causal, heads of 128": [(FULL, {}), (CAUSAL, length(2048))],
-    "full or causal, T or S below 2,048, heads of 64": [
+    "full or causal, T or S below 2,048, heads of 64 or 128": [
         (FULL, heads(64) | length(128)),
         (CAUSAL, heads(64) | length(1920)),
+        (CAUSAL, length(128)),
+        (FULL, length(96)),
+        (CAUSAL, heads(64) | length(64)),
     ],
-    "full or causal, T or S below 2,048, heads of 128": [(CAUSAL, length(128))],
     "causal window, heads of 64 or 128": [(WINDOW, heads(64)), (WINDOW, {})],
-    "full or causal, T and S below 128": [(FULL, length(96)), (CAUSAL, heads(64) | length(64))],
     "full or causal, T or S not in whole 128s, heads of 128": [(CAUSAL, length(4000))],
     "valid lengths": [(CAUSAL, {"is_ragged": True}), (FULL, {"is_ragged": True} | heads(64))],
     "documents, `BlockMask`, a bool array": [

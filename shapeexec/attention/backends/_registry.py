@@ -28,14 +28,14 @@ class Faster:
         is_backward: Whether the backward pass was measured, or the forward pass.
         kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
         head_sizes: Head sizes, the same for queries and values.
-        shortest: The least T and S: no shorter sequence was measured.
+        shortest: The least T and S. Below, another back end was measured to be as fast, or none.
     """
 
     capability: tuple[int, int]
     is_backward: bool
     kinds: frozenset[str]
     head_sizes: frozenset[int]
-    shortest: int = 128
+    shortest: int
 
     def covers(
         self, signature: Signature, kind: str, *, capability: tuple[int, int] | None
@@ -84,9 +84,9 @@ class Registration:
 
 
 _DENSE = frozenset({"full", "causal"})
+# Below 2,048 what cuDNN's calls cost the host is more than what their kernels gain.
 _FASTER_CUDNN = (
-    Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64})),
-    # At 1,024 and below, all gradients of one kernel and smaller waits made ours the faster one.
+    Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64}), shortest=2048),
     Faster(
         HOPPER,
         is_backward=True,
