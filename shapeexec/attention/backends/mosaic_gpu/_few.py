@@ -2,7 +2,7 @@
 
 All heads that share keys are rows of one tile, and each program attends to its share of the keys
 of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stream-K, arXiv
-2301.03598). The parts of a softmax are joined by XLA, in a fixed order.
+2301.03598). `_join` joins the parts of a softmax, in a fixed order.
 """
 
 # Pallas and cuDNN have partly unknown types.
