@@ -56,28 +56,36 @@ def copy_in_parts(
 def copy_in_first(
     ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, parts: int
 ) -> None:
-    """Start the copy of the first parts of a tile, as many as hold valid rows, but one at least.
+    """Start a copy as `copy_in_parts` does, in one piece if its last part has valid rows.
 
     Args:
         ref: See `copy_in`.
         at: The example, the slice of rows and the head.
-        shared: See `copy_in`; behind the copied parts it keeps what it holds.
-        ready: See `copy_in`.
+        shared: See `copy_in_parts`.
+        ready: See `copy_in`; as many arrive at it as there are parts.
         valid: The number of valid rows; it may be negative, or exceed the number of rows.
-        parts: The number of parts. Each number of them is a copy of its own in the kernel.
+        parts: The number of parts, taken in a loop: each copy that is written out takes time to
+            compile.
     """
-    batch, rows, head = at
+    if parts == 1:
+        copy_in(ref, at, shared, ready)
+        return
+    (batch, whole, head), rows = at, shared.shape[0] // parts
 
-    def copy(count: int) -> None:
-        size = count * shared.shape[0] // parts
-        place = batch, pl.ds(rows.start, size), head
-        copied = functools.partial(copy_in, ref, place, shared.at[pl.ds(0, size)], ready)
-        if count < parts:
-            branch(valid > size, lambda: copy(count + 1), copied)
-        else:
-            copied()
+    def in_one() -> None:
+        copy_in(ref, at, shared, ready)
+        for _ in range(parts - 1):
+            plgpu.barrier_arrive(ready)
 
-    copy(1)
+    def in_parts() -> None:
+        @pl.loop(0, parts)
+        def _(part: Array) -> None:
+            first = part * rows
+            place = batch, pl.ds(whole.start + first, rows), head
+            copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(first, rows)], ready)
+            branch(valid > first, copy, lambda: plgpu.barrier_arrive(ready))
+
+    branch(valid > shared.shape[0] - rows, in_one, in_parts)
 
 
 def copy_in_valid(

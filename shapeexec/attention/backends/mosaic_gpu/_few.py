@@ -55,7 +55,7 @@ _LARGEST_HEAD = 128  # with larger heads tiles leave too little shared memory fo
 _ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
 _MOST_STEPS = 4  # pieces in a ring: more are never in flight at the same time
 
-_PARTS = 2  # parts of a piece across the valid length, of which those behind it are not copied
+_PARTS = 4  # parts of a piece across the valid length, of which those behind it are not copied
 
 PAGE_ROWS = TILE // 2
 """The page size must be a multiple of this: a page consists of whole pieces."""
@@ -155,12 +155,13 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     readers, rows = form.warpgroups, form.key_rows
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
+    parts = _parts_of(config)
     vectors = sparsity.column_dtypes(config, side="query")
     statistics = [plgpu.SMEM((readers, ROWS), jnp.float32) for _ in config.weights.empty_statistics]
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
-        "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
-        "values": ring(form.steps[1], rows=rows, columns=value_columns),
+        "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors, copies=parts),
+        "values": ring(form.steps[1], rows=rows, columns=value_columns, copies=parts),
         "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=SUMS),
         "of_rows": statistics,
         "cleared": plgpu.Barrier(num_arrivals=readers),
@@ -169,6 +170,11 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
         return scratch
     shapes = [(ROWS, rows), (ROWS, value_columns)]
     return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
+
+
+def _parts_of(config: Config) -> int:
+    """The parts of a piece that may be copied one by one."""
+    return _PARTS if config.signature.is_ragged else 1
 
 
 class _Segment(NamedTuple):
@@ -207,7 +213,7 @@ def _kernel(
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    parts = _PARTS if config.signature.is_ragged else 1
+    parts = _parts_of(config)
     of_keys, of_values = (Stream(**x, products=products, parts=parts) for x in (keys, values))
     columns = of_keys.vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
@@ -407,5 +413,6 @@ class _Kernel:
         def _() -> None:
             self.products.clear(self.values.tiles.at[place, pl.ds(first, rows)], valid - first)
             plgpu.commit_smem()
-            plgpu.barrier_arrive(self.cleared)
-            plgpu.barrier_wait(self.cleared)
+            if self.outs.shape[0] > 1:  # else this warpgroup has cleared all rows
+                plgpu.barrier_arrive(self.cleared)
+                plgpu.barrier_wait(self.cleared)
