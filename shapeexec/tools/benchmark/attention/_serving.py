@@ -203,7 +203,6 @@ _DECODE = (
     *(_Call(1, 1, 65536, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
     *(_Call(64, 1, 4096, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
     *(_Call(64, 1, 1024, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
-    *(_Call(8, 1, 512, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
     *(_Call(8, 4, 8192, 32, 8, 128, "end", ragged) for ragged in (False, True)),
     *(_Call(8, 16, 8192, 32, 8, 128, "end", ragged) for ragged in (False, True)),
     _Call(8, 4, 8192, 32, 8, 128, "tree"),
