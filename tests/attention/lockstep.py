@@ -142,7 +142,8 @@ class Launch(Numbers):
         grid, block = sizes[:3], sizes[3:]
         threads = block[0]
         assert block == [threads, 1, 1]
-        programs, (x, y, _) = math.prod(grid), grid
+        programs, (x, y, z) = math.prod(grid), grid
+        assert max(y, z) < 1 << 16, "CUDA has no such grid"
         self.arrays[SHARED] = Memory(programs, shared)
         if self.shared is not None:
             self.arrays[SHARED].bytes[:], self.arrays[SHARED].written[:] = self.shared, 0

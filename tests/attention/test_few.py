@@ -141,7 +141,7 @@ CASES = (
     case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
 )
-QUICK = ("NaN behind", "half of a tile behind the last page")
+QUICK = ("NaN behind", "a key behind each part", "half of a tile behind the last page")
 PAGED = (
     case(
         "half of a tile behind the last page",

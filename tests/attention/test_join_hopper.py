@@ -25,7 +25,7 @@ WEIGHTS = Weights(1.0), BiasedWeights()
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Parts of softmaxes; `counts`: the tiles of the lists of each example."""
+    """Parts of softmaxes; `counts`: the tiles of the lists of each example; `shift`: of scores."""
 
     counts: tuple[int, ...]
     packing: Packing = FOUR
@@ -35,12 +35,14 @@ class Case:
     longest: int = 16
     weights: Weights | BiasedWeights = WEIGHTS[0]
     dtype: str = "bfloat16"
+    shift: float = 0.0
 
 
 CASES = {
     "one query": Case((9, 0, 2)),
     "an empty list at the end": Case((5, 0), programs=2),
     "nothing at all": Case((0, 0)),
+    "more parts in a list than there are": Case((0,), heads=4, programs=2),
     "four queries": Case((3, 7), Packing(4, 4, 8)),
     "rows that fill no warpgroup": Case((7, 3, 1), Packing(3, 1, 3), heads=2),
     "a warp with few columns": Case((9, 4), columns=40),
@@ -48,6 +50,8 @@ CASES = {
     "more parts than are read at a time": Case((60, 3), heads=4, programs=40, longest=64),
     "parts of many lists": Case((30, 3), programs=20, longest=64),
     "a bias": Case((9, 0, 2), weights=WEIGHTS[1]),
+    "statistics far below 0": Case((9, 4, 2), programs=17, shift=-500.0),
+    "largest scores far below 0": Case((9, 4, 2), programs=17, shift=-500.0, weights=WEIGHTS[1]),
     "fp16": Case((9, 1), dtype="float16"),
 }
 
@@ -95,8 +99,11 @@ def results_of(case, shares, *, garbage):
         for array in results:
             part = array[int(first) :][: int(number)]
             part[:] = abs(random.normal(size=part.shape)) * 3
-    if not isinstance(case.weights, BiasedWeights):
-        results[1][::3, 0] = -np.inf  # rows that attend to nothing in a part
+    results[1] += np.float32(case.shift)
+    # Rows that attend to nothing in a part, of values that may be NaN.
+    results[0][::3, 0] = np.nan
+    for array, empty in zip(results[1:], case.weights.empty_statistics, strict=True):
+        array[::3, 0] = empty
     return results
 
 

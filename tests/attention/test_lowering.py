@@ -43,20 +43,24 @@ def at_once(size):
     return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
 
 
-def few(page_rows=None, *, size=64):
-    """Few queries against a cache, in pages maybe."""
+PAIRS = np.ones((1, 1, 4, 1024), bool)
+
+
+def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
+    """Few queries against a cache, in pages maybe; some heads on two of keys."""
 
     def attend(q, k, v, lengths, pages):
         return sx.dot_product_attention(
             *(q, k, v),
-            mask=sx.Causal(align="end"),
+            mask=sx.Causal(align="end") if mask is None else mask,
             key_value_seq_lengths=lengths,
             pages=pages,
             implementation="mosaic_gpu",
         )
 
     cache = (2, 1024) if page_rows is None else (32, page_rows)
-    q, k = (jax.ShapeDtypeStruct((*lead, 2, size), jnp.bfloat16) for lead in ((2, 4), cache))
+    shapes = (2, queries, heads, size), (*cache, 2, size)
+    q, k = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
     numbers = jax.ShapeDtypeStruct((2, 1024 // (page_rows or 1)), jnp.int32)
     lengths = jax.ShapeDtypeStruct((2,), jnp.int32)
     return attend, (q, k, k, lengths, None if page_rows is None else numbers)
@@ -71,6 +75,13 @@ def few(page_rows=None, *, size=64):
         pytest.param(few(), 2, id="few queries"),
         pytest.param(few(64), 2, id="pages"),
         pytest.param(few(size=40), 2, id="few queries, narrow heads"),
+        # 3, 9, 12, 12, 36 and 142 rows: TMA copies whole eights of rows, or fewer.
+        pytest.param(few(queries=1, heads=6), 2, id="one query of three heads"),
+        pytest.param(few(queries=9), 2, id="nine queries"),
+        pytest.param(few(queries=1, heads=24), 2, id="one query of twelve heads"),
+        pytest.param(few(queries=4, heads=6, mask=PAIRS), 2, id="few queries, an array"),
+        pytest.param(few(queries=9, heads=8), 2, id="nine queries of four heads"),
+        pytest.param(few(queries=1, heads=142), 2, id="one query of 71 heads"),
         pytest.param(gradient(200, 192), 3, id="wide heads, others of values"),
         pytest.param(
             gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow

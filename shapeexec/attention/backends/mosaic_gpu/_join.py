@@ -125,8 +125,8 @@ def joined_output(
     kernel = plgpu.kernel(
         attention_join,
         out_type=[made],
-        grid=(shares.lists, groups),
-        grid_names=("list", "queries"),
+        grid=(groups, shares.lists),  # the last axis is x: along others CUDA has at most 65,535
+        grid_names=("queries", "list"),
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
     (out,) = kernel(shares.starts, *results)

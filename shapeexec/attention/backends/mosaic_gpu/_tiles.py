@@ -20,9 +20,9 @@ ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
 WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # the layout of tiles that products read
 # The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
-# An array that they are copied to has whole SUM_COLUMNS.
-SUM_COLUMNS = 32
-SUMS = (_TRANSFORMS[0]((8, SUM_COLUMNS)), _TRANSFORMS[1](128))
+# An array that they are copied to has whole SUM_COLUMNS, and fewer than SUM_ROWS or whole ones.
+SUM_ROWS, SUM_COLUMNS = 8, 32
+SUMS = (_TRANSFORMS[0]((SUM_ROWS, SUM_COLUMNS)), _TRANSFORMS[1](128))
 
 
 class ListRefs(NamedTuple):
