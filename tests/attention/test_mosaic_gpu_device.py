@@ -143,6 +143,9 @@ TREE = np.tril(np.random.default_rng(0).random((1, 1, 4, 4)) < 0.7) | np.eye(4, 
         (4, (8, 2), 128, np.concatenate([np.ones((1, 1, 4, 2044), bool), TREE], 3)),
         (16, (16, 2), 128, sx.Causal(align="end")),
         (2, (4, 1), 256, sx.Full()),
+        (1, (24, 2), 64, sx.Full()),  # 12 rows
+        (9, (8, 2), 128, sx.Causal(align="end")),
+        (8, (12, 2), 64, sx.Causal(align="end")),
     ],
 )
 def test_few_queries_are_right_with_nan_behind_the_valid_lengths(queries, heads, size, mask):
