@@ -67,7 +67,7 @@ def test_the_dtype_that_is_lowered_is_told_and_who_compiles_elsewhere_too():
 @pytest.mark.parametrize("passes", ["forward", "both"])
 def test_without_a_gpu_its_kernels_are_lowered_only(passes, compiling):
     place = f"{SHAPE}/causal/{passes}"
-    names = ["cudnn", *(["mosaic_gpu", "mosaic_gpu by lane"] if HAS_KERNELS else [])]
+    names = ["cudnn", *(["mosaic_gpu"] if HAS_KERNELS else [])]
     for name in names:
         one = compiling[f"{place}, {name}: trace and lower"]
         assert one["value"] > 0
