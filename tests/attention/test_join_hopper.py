@@ -95,7 +95,7 @@ def results_of(case, shares, *, garbage):
     rows, columns = case.packing.rows, -(-case.columns // 32) * 32
     given = [(rows, columns), *[(64,)] * len(case.weights.empty_statistics)]
     results = [np.full((shares.places, *x), garbage, np.float32) for x in given]
-    for first, number in zip(*shares.parts_of(np.arange(shares.lists)), strict=True):
+    for first, number in zip(*shares.parts_of(shares.all_lists), strict=True):
         for array in results:
             part = array[int(first) :][: int(number)]
             part[:] = abs(random.normal(size=part.shape)) * 3

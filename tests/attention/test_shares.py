@@ -46,7 +46,7 @@ def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
     assert bounds(shares, lists) == [(starts[i], starts[i + 1]) for i in lists]
     of_list = [sum(any(n == i for n, _ in mine) for mine in cut) for i in range(len(counts))]
     assert max(of_list) <= parts
-    first, number = shares.parts_of(np.arange(shares.lists))
+    first, number = shares.parts_of(shares.all_lists)
     np.testing.assert_array_equal(number, of_list)
     program_of = {n: i for i, mine in reversed(list(enumerate(cut))) for n, _ in mine}
     assert {n: int(first[n]) - n for n in program_of} == program_of
@@ -66,7 +66,7 @@ def test_lists_that_are_alike_are_shared_out_as_if_they_were_given_one_by_one(na
     tiles, lists = some(range(int(apart.total()))), some(range(apart.lists))
     assert holders(together, tiles) == holders(apart, tiles)
     assert bounds(together, lists) == bounds(apart, lists)
-    np.testing.assert_array_equal(*(x.parts_of(np.arange(x.lists)) for x in (together, apart)))
+    np.testing.assert_array_equal(*(x.parts_of(x.all_lists) for x in (together, apart)))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 300])
@@ -158,7 +158,7 @@ def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage, xp
 def in_places(shares, of_parts, garbage):
     """[lists, parts, ...] as kernels store it, with garbage where no part is."""
     stored = np.full((shares.places, *of_parts.shape[2:]), garbage, np.float32)
-    for one, first, number in zip(of_parts, *shares.parts_of(np.arange(3)), strict=True):
+    for one, first, number in zip(of_parts, *shares.parts_of(shares.all_lists), strict=True):
         stored[int(first) :][: int(number)] = one[: int(number)]
     return jnp.asarray(stored)
 

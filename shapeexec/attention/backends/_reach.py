@@ -37,15 +37,15 @@ class Reach:
         """
         (of_row, of_column), first = tile, row * tile[0]
         last = xp.minimum(first + of_row, lengths[0]) - 1
-        full = _divide(self._keys(first, lengths, xp=xp), of_column, xp=xp)
-        count = _divide(self._keys(last, lengths, xp=xp) + (of_column - 1), of_column, xp=xp)
+        full = divide(self._keys(first, lengths, xp=xp), of_column, xp=xp)
+        count = divide(self._keys(last, lengths, xp=xp) + (of_column - 1), of_column, xp=xp)
         return xp.where(first + of_row <= lengths[0], full, 0), count
 
     def order(self, place: Any, length: Any, *, of_row: int, xp: Any = jnp) -> Any:
         """The row at a place of the order of rows, longest first; `length`: of the queries."""
         if self.offset is None:
             return place
-        valid = _divide(length + (of_row - 1), of_row, xp=xp)
+        valid = divide(length + (of_row - 1), of_row, xp=xp)
         return xp.where(place < valid, valid - 1 - place, place)
 
     def _keys(self, query: Any, lengths: tuple[Any, Any], *, xp: Any) -> Any:
@@ -59,6 +59,9 @@ class Reach:
         return xp.clip(seen, 0, key_length)
 
 
-def _divide(number: Any, by: int, *, xp: Any) -> Any:
-    # Numbers are not negative; a traced `//` would be several operations.
+def divide(number: Any, by: Any, *, xp: Any) -> Any:
+    """The quotient, rounded down, of numbers that are not negative, i32.
+
+    A traced `//` would be several operations.
+    """
     return number // np.int32(by) if xp is np else lax.div(number, jnp.int32(by))

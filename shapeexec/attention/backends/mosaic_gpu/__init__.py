@@ -51,7 +51,12 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import share
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, FirstTiles, ListRefs
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    TILE,
+    FirstTiles,
+    ListRefs,
+    copied_rows,
+)
 from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs, is_single
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
@@ -279,14 +284,15 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
         pages=work.pages,
         **arrays,
     )
-    out, statistics = joined(config.weights, shares, results, parts=parts, rows=packing.rows)
+    # XLA drops what nobody reads: on the device the value, and mostly the statistics.
+    value, statistics = joined(config.weights, shares, results, parts=parts, rows=packing.rows)
     as_given = functools.partial(unpacked, packing, batch=batch)
     if config.interpret is None:
         size = signature.value_size
         made = jax.ShapeDtypeStruct((batch, packing.queries, signature.query_heads, size), q.dtype)
         out = joined_output(config.weights, packing, shares, results, made=made, parts=parts)
     else:  # which has no numbers of single threads
-        out = as_given(out[..., : signature.value_size]).transpose(0, 2, 1, 3)
+        out = as_given(value[..., : signature.value_size]).transpose(0, 2, 1, 3)
     alive = is_valid(work.query_lengths, signature.query_size)
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
@@ -318,7 +324,7 @@ def _as_copied(**arrays: Array) -> dict[str, Array]:
 
 def _one_as_copied(array: Array) -> Array:
     _, rows_given, _, size = array.shape
-    rows = 0 if rows_given < 8 else -rows_given % 8
+    rows = copied_rows(rows_given) - rows_given
     columns = _missing_columns(size)
     return jnp.pad(array, ((0, 0), (0, rows), (0, 0), (0, columns))) if rows or columns else array
 

@@ -46,11 +46,18 @@ def copy_in_parts(
         valid: The number of valid rows; it may be negative, or exceed the number of rows.
         parts: The number of parts.
     """
-    (batch, first, head), rows = at, shared.shape[0] // parts
+    rows = shared.shape[0] // parts
     for part in range(parts):
-        place = batch, pl.ds(first + part * rows, rows), head
-        copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(part * rows, rows)], ready)
-        branch(valid > part * rows, copy, lambda: plgpu.barrier_arrive(ready))
+        _copy_in_part(ref, at, shared, ready, valid, first=part * rows, rows=rows)
+
+
+def _copy_in_part(
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, first: Any, rows: int
+) -> None:
+    batch, begin, head = at
+    place = batch, pl.ds(begin + first, rows), head
+    copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(first, rows)], ready)
+    branch(valid > first, copy, lambda: plgpu.barrier_arrive(ready))
 
 
 def copy_in_first(
@@ -80,10 +87,8 @@ def copy_in_first(
     def in_parts() -> None:
         @pl.loop(0, parts)
         def _(part: Array) -> None:
-            first = part * rows
-            place = batch, pl.ds(whole.start + first, rows), head
-            copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(first, rows)], ready)
-            branch(valid > first, copy, lambda: plgpu.barrier_arrive(ready))
+            begin = batch, whole.start, head
+            _copy_in_part(ref, begin, shared, ready, valid, first=part * rows, rows=rows)
 
     branch(valid > shared.shape[0] - rows, in_one, in_parts)
 

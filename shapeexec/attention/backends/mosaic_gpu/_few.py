@@ -39,12 +39,12 @@ from shapeexec.attention.backends.mosaic_gpu._start import start
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     SUM_COLUMNS,
-    SUM_ROWS,
     SUMS,
     TILE,
     Item,
     Packing,
     Table,
+    copied_rows,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
@@ -135,7 +135,6 @@ def forward_of_few(
         each; in places without a part anything.
     """
     form = _Form.of(config, packing)
-    rows = packing.rows if packing.rows < SUM_ROWS else whole_tiles(packing.rows, SUM_ROWS)
     columns = whole_tiles(v.shape[3], SUM_COLUMNS)
     of_rows = jax.ShapeDtypeStruct((shares.places, form.warpgroups * ROWS), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
@@ -143,7 +142,9 @@ def forward_of_few(
         functools.partial(_kernel, config, packing),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
-            "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
+            "out": jax.ShapeDtypeStruct(
+                (shares.places, copied_rows(packing.rows), columns), jnp.float32
+            ),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),

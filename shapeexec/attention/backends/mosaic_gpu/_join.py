@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -71,7 +70,7 @@ def joined(
     Returns:
         The output f32[lists, rows, V] and statistics f32[lists, rows] each.
     """
-    places, counts = (jnp.asarray(x)[:, None] for x in shares.parts_of(np.arange(shares.lists)))
+    places, counts = (jnp.asarray(x)[:, None] for x in shares.parts_of(shares.all_lists))
     number = jnp.arange(parts)
     # A missing part is read as the last one, which there is.
     places += jnp.minimum(number, jnp.maximum(counts, 1) - 1)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule
-from shapeexec.attention.backends.mosaic_gpu._tiles import PITCH, ROWS, Packing
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROW_GROUP, ROWS, Packing
 
 _BY_HEAD = frozenset({"of_table", "of_tile"})  # roles whose arrays are read by one head at a time
 
@@ -47,9 +47,9 @@ def _pitch(queries: int, heads: int, rule: Rule) -> int:
     A single query of each head need not be packed, and arrays of a mask or bias are made for rows
     without gaps.
     """
-    pitch = -(-queries // PITCH) * PITCH
+    pitch = whole_tiles(queries, ROW_GROUP)
     fills = [-(-heads * rows // ROWS) for rows in (queries, pitch)]  # warpgroups
-    is_free = fills[0] == fills[1] and (pitch == queries or (not rule.uses and queries < PITCH))
+    is_free = fills[0] == fills[1] and (pitch == queries or (not rule.uses and queries < ROW_GROUP))
     return pitch if queries > 1 and is_free else queries
 
 

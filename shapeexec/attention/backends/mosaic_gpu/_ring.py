@@ -74,7 +74,7 @@ class Stream:
         so one `settle` after all of them suffices.
         """
         place, valid = self.place(position), source.length - first
-        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        self._await_free(place, position)
         # Kept here: reading it from device memory again would stall the warpgroups that compute.
         self.begins[place] = first
         rows, at = pl.ds(first, self.rows), source.at(first, self.rows)
@@ -96,7 +96,7 @@ class Stream:
             rows: The rows of each source.
         """
         place = self.place(position)
-        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        self._await_free(place, position)
         tile, ready = self.tiles.at[place], self.ready.at[place]
         for i, source in enumerate(sources):
             first = source.batch * 0  # traced: JAX rejects a constant start
@@ -133,6 +133,9 @@ class Stream:
     def place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
+
+    def _await_free(self, place: Array, position: Array) -> None:
+        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
 
 
 class Owed(NamedTuple):

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shapeexec.attention.backends._reach import divide
 from shapeexec.attention.masks._base import Array
 
 _ASKED = 4  # a step of a search leaves one of as many groups
@@ -55,6 +56,15 @@ class Shares:
         """The most parts that all lists have together."""
         return self.programs + self.lists - 1
 
+    @property
+    def all_lists(self) -> Any:
+        """The numbers of all lists, i32[lists]."""
+        return np.arange(self.lists, dtype=np.int32)
+
+    @property
+    def _xp(self) -> Any:
+        return np if isinstance(self.starts, np.ndarray) else jnp
+
     def total(self) -> Array:
         """The number of all tiles, i32[]."""
         return self.starts[self.groups] * self.alike
@@ -64,12 +74,12 @@ class Shares:
 
         Kernels compute it, as on a GPU an operation of XLA costs a microsecond.
         """
-        xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
-        return xp.maximum(_divide(self.total() + (self.programs - 1), self.programs), 1)
+        even = divide(self.total() + (self.programs - 1), self.programs, xp=self._xp)
+        return self._xp.maximum(even, 1)
 
     def bounds(self, which: Array) -> tuple[Array, Array]:
         """The first tile of a list and that of the next list, i32[] each."""
-        group = _divide(which, self.alike)
+        group = divide(which, self.alike, xp=self._xp)
         start, following = self.starts[group], self.starts[group + 1]
         low = start * self.alike + (which - group * self.alike) * (following - start)
         return low, low + (following - start)
@@ -96,9 +106,10 @@ class Shares:
         Args:
             which: The number of the list, or of several: i32.
         """
-        xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
+        xp = self._xp
         (low, high), size = self.bounds(which), self.size()
-        first, last = _divide(low, size), _divide(xp.maximum(high, 1) - 1, size)
+        first = divide(low, size, xp=xp)
+        last = divide(xp.maximum(high, 1) - 1, size, xp=xp)
         is_empty = low == high
         return xp.where(is_empty, 0, first + which), xp.where(is_empty, 0, last - first + 1)
 
@@ -118,13 +129,6 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
     starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
     shares = Shares(starts, alike, programs)
     if is_known:
-        return shares, int(shares.parts_of(np.arange(shares.lists))[1].max(initial=1))
+        return shares, int(shares.parts_of(shares.all_lists)[1].max(initial=1))
     # If all lists but one group are empty, that group has the programs to itself.
     return shares, min(longest, programs // alike + 2)
-
-
-def _divide(numbers: Array, by: Any) -> Array:
-    # Numbers are not negative; a traced `//` would be several operations.
-    if isinstance(numbers, np.ndarray | np.generic):
-        return numbers // by
-    return lax.div(numbers, jnp.int32(by))

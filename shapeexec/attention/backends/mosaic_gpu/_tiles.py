@@ -11,18 +11,24 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Side
+from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends._reach import Reach
 
 TILE = 128  # queries and keys of a tile of the lists
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
-WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # the layout of tiles that products read
+ROW_GROUP = 8  # rows lie in groups in shared memory; copies take whole groups
+WIDE = (_TRANSFORMS[0]((ROW_GROUP, 64)), _TRANSFORMS[1](128))  # of tiles that products read
 # The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
-# An array that they are copied to has whole SUM_COLUMNS, and fewer than SUM_ROWS or whole ones.
-SUM_ROWS, SUM_COLUMNS = 8, 32
-SUMS = (_TRANSFORMS[0]((SUM_ROWS, SUM_COLUMNS)), _TRANSFORMS[1](128))
+# An array that they are copied to has whole SUM_COLUMNS, and `copied_rows`.
+SUM_COLUMNS = 32
+SUMS = (_TRANSFORMS[0]((ROW_GROUP, SUM_COLUMNS)), _TRANSFORMS[1](128))
+
+
+def copied_rows(rows: int) -> int:
+    """The rows of an array that is copied in tiles: whole groups, or fewer rows than a group."""
+    return rows if rows < ROW_GROUP else whole_tiles(rows, ROW_GROUP)
 
 
 class ListRefs(NamedTuple):
@@ -142,11 +148,7 @@ class Packing(NamedTuple):
     @property
     def by_head(self) -> bool:
         """Whether the kernel reads the queries of each head; else they are packed before it."""
-        return self.pitch % PITCH == 0
-
-
-PITCH = 8
-"""Rows of different heads are copied into one tile at multiples of so many rows."""
+        return self.pitch % ROW_GROUP == 0
 
 
 class Item(NamedTuple):
