@@ -53,7 +53,7 @@ class Shares:
 
     @property
     def places(self) -> int:
-        """The most parts that all lists have together."""
+        """The number of places for parts, as many as all lists may have together."""
         return self.programs + self.lists - 1
 
     @property

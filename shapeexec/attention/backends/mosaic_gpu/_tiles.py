@@ -142,7 +142,7 @@ class Packing(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows up to the last query."""
+        """The number of rows, with those of a head that hold no query."""
         return self.pitch * self.heads
 
     @property
