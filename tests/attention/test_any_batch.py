@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from typing import Any
 
@@ -196,6 +197,31 @@ def test_batches_are_lowered_for_themselves_if_they_have_more_examples_than_kern
     one, two, three = (Call(batch=batch).hashes() for batch in (1, 2, 3))
     assert one == two
     assert two != three
+
+
+LONG = (
+    Call(length=4096, heads=16, size=128, gradient=True),
+    Call(length=4096, heads=16, size=128, gradient=True, options=ANY_ORDER),
+    Call(batch=1, length=1 << 17, heads=64, size=256),
+    Call(batch=60_000, length=128, heads=1),
+)
+
+
+@pytest.mark.parametrize("call", LONG, ids=str)
+def test_no_kernel_is_lowered_for_arrays_too_large_to_be_copied(call, monkeypatch):
+    jax.clear_caches()
+    shapes = []
+    original = _compat.mosaic_kernel
+
+    def recorded(function, operands):
+        shapes.extend([*operands, *jax.eval_shape(function, *operands)])
+        return original(function, operands)
+
+    monkeypatch.setattr(_compat, "mosaic_kernel", recorded)
+    assert call.kernels()
+    sizes = [math.prod(x.shape) * x.dtype.itemsize for x in shapes]
+    assert max(sizes) < 2**40
+    assert max(sizes) == 2**38 or max(x.shape[0] for x in shapes) == 2**16  # as many as fit
 
 
 def test_an_array_that_has_fewer_rows_than_examples_is_none_of_theirs():

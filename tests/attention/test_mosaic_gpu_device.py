@@ -123,6 +123,33 @@ def test_what_pads_a_bias_does_not_matter_and_equal_calls_give_equal_bits(monkey
         np.testing.assert_allclose(one, two, rtol=limit, atol=limit)
 
 
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize(
+    ("length", "heads", "size"), [(4096, 16, 128), (16384, 16, 64), (65536, 4, 128)]
+)
+def test_long_sequences_of_many_heads(length, heads, size, deterministic):
+    # A kernel for 65,536 examples of these would have arrays too large for the copy engine.
+    x, d_out = jax.random.normal(jax.random.key(0), (2, 1, length, heads, size), jnp.bfloat16)
+
+    @functools.partial(jax.jit, static_argnums=(2, 3))
+    def both(x, d_out, implementation, heads):
+        x, d_out = x[:, :, :heads], d_out[:, :, :heads]
+        options = {"mask": sx.SlidingWindow(2000, 0), "deterministic": deterministic}
+
+        def attend(x):
+            return sx.dot_product_attention(x, x, x, implementation=implementation, **options)
+
+        out, pull = jax.vjp(attend, x)
+        return out, *pull(d_out)
+
+    results = both(x, d_out, "mosaic_gpu", heads)
+    for one, other in zip(results, both(x, d_out, "xla", 1), strict=True):
+        error = np.linalg.norm(np.asarray(one[:, :, :1] - other, np.float32))
+        assert error <= 2 * BY_NORM["bfloat16"] * np.linalg.norm(np.asarray(other, np.float32))
+
+
 def decode(q, k, v, lengths, mask, implementation=None):
     return sx.dot_product_attention(
         q, k, v, mask=mask, key_value_seq_lengths=lengths, implementation=implementation

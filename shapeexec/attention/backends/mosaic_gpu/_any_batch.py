@@ -11,6 +11,7 @@ told how many there are when it runs. Buckets of other batches find it lowered a
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -20,7 +21,14 @@ from jax import Array
 from shapeexec import _compat
 
 _EXAMPLES = 1 << 16
-"""The number of examples that kernels are lowered for."""
+"""The most examples that kernels are lowered for."""
+
+_BYTES = 1 << 38
+"""The most bytes of an array that kernels are lowered for, which is more than a GPU holds.
+
+An H100 stops with an illegal instruction at the first copy from an array of 2^40 bytes, whether or
+not it is behind the examples that there are.
+"""
 
 _MOST = 512
 """The most kernels that are kept, of some hundred kilobytes each."""
@@ -50,12 +58,13 @@ def call(
     Returns:
         What the function returns.
     """
-    if batch > _EXAMPLES:
-        return function(results, *arrays)
     pairs = list(zip(arrays, by_example, strict=True))
     assert all(x.shape[0] == batch for x, is_so in pairs if is_so), "else what lies behind is read"
-    general = [_general(x, is_by_example=is_so) for x, is_so in pairs]
-    many = [_general(x, is_by_example=True) for x in results]
+    examples = _examples([*results, *(x for x, is_so in pairs if is_so)])
+    if batch > examples:
+        return function(results, *arrays)
+    general = [_general(x, examples if is_so else None) for x, is_so in pairs]
+    many = [_general(x, examples) for x in results]
     shapes = tuple((x.shape, x.dtype) for x in general)
     kernel = _lowered(_Text((key, shapes), functools.partial(function, many), general))
     if kernel is None:
@@ -87,6 +96,13 @@ def _lowered(text: _Text) -> _compat.MosaicKernel | None:
     return _compat.mosaic_kernel(text.function, text.operands)
 
 
-def _general(x: Any, *, is_by_example: bool) -> jax.ShapeDtypeStruct:
-    shape = (_EXAMPLES, *x.shape[1:]) if is_by_example else x.shape
+def _examples(arrays: Sequence[Any]) -> int:
+    """The number of examples to lower a kernel for whose arrays have one in each first index."""
+    largest = max(math.prod(x.shape[1:]) * x.dtype.itemsize for x in arrays)
+    return min(_EXAMPLES, _BYTES // max(largest, 1))
+
+
+def _general(x: Any, examples: int | None) -> jax.ShapeDtypeStruct:
+    """Its shape and dtype, with this many examples if it has any."""
+    shape = x.shape if examples is None else (examples, *x.shape[1:])
     return jax.ShapeDtypeStruct(shape, x.dtype)
