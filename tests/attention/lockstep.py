@@ -36,13 +36,16 @@ def kernel_of(function, *args):
     return module
 
 
-def run(module, *inputs):
-    """The results of a kernel, as the arrays that follow the inputs."""
+def run(module, *inputs, unwritten=None):
+    """The results of a kernel, as the arrays that follow the inputs.
+
+    All places of them must be written, unless `unwritten` is given for those that are not.
+    """
     with function_of(module) as function:
         launch = Launch(inputs)
         with np.errstate(over="ignore", invalid="ignore"):
             launch.host(function)
-        return launch.results()
+        return launch.results(unwritten)
 
 
 def left_in_shared_memory(module, *inputs, before):
@@ -129,13 +132,16 @@ class Launch(Numbers):
             elif op.operation.name in {"arith.constant", "builtin.unrealized_conversion_cast"}:
                 self.step(op.operation)
 
-    def results(self):
-        for _, memory in self.outputs.values():
-            assert (memory.written > 0).all(), "a place of a result is not written"
-        return [
-            memory.bytes[0].view(ref.dtype).reshape(ref.shape)
-            for ref, memory in (self.outputs[i] for i in sorted(self.outputs))
-        ]
+    def results(self, unwritten):
+        results = []
+        for ref, memory in (self.outputs[i] for i in sorted(self.outputs)):
+            is_written = (memory.written[0].reshape(*ref.shape, -1) > 0).all(-1)
+            assert unwritten is not None or is_written.all(), "a place of a result is not written"
+            result = memory.bytes[0].view(ref.dtype).reshape(ref.shape)
+            if unwritten is not None:
+                result[~is_written] = unwritten
+            results.append(result)
+        return results
 
     def launch(self, op):
         *sizes, shared = [int(self.get(x).item()) for x in list(op.operands)[-7:]]
@@ -251,6 +257,15 @@ class Launch(Numbers):
         part.offset = part.offset + sum(map(operator.mul, offsets, whole.strides))
         return part
 
+    def memref_expand_shape(self, op, whole):
+        split = Ref(whole.start, whole.offset, op.results[0].type)
+        for stride, group in zip(whole.strides, op.attributes["reassociation"], strict=True):
+            axes = [x.value for x in group]
+            for i, axis in enumerate(axes):
+                behind = [split.shape[j] for j in axes[i + 1 :]]
+                split.strides[axis] = stride * math.prod(behind)
+        return split
+
     def memref_load(self, op, ref, *index):
         address, inside = ref.at(*index)
         return self.read(address, ref.dtype, inside)
@@ -258,6 +273,10 @@ class Launch(Numbers):
     def memref_store(self, op, value, ref, *index):
         address, inside = ref.at(*index)
         self.write(address, value, inside)
+
+    def vector_load(self, op, ref, *index):
+        address, inside = ref.at(*index)
+        return self.read(address, np.dtype(DTYPES[str(op.results[0].type)]), inside)
 
     def vector_store(self, op, value, ref, *index):
         assert "alignment" in op.attributes, "it is compiled to a store for each element"
@@ -270,12 +289,12 @@ class Launch(Numbers):
         return {1: ref.start, 2: np.int64(0) + ref.offset}[field]
 
     def llvm_getelementptr(self, op, start, index):
-        assert str(op.attributes["elem_type"]) == "i8"
-        return start + index
+        return start + index * np.dtype(DTYPES[str(op.attributes["elem_type"])]).itemsize
 
     def llvm_load(self, op, address):
         dtype = np.dtype(DTYPES[str(op.results[0].type)])
-        assert op.attributes["alignment"].value == dtype.itemsize
+        if "alignment" in op.attributes:  # else it is that of the type
+            assert op.attributes["alignment"].value == dtype.itemsize
         return self.read(address, dtype)
 
     def llvm_store(self, op, value, address):

@@ -4,6 +4,7 @@ import operator
 
 import jax.numpy as jnp
 import numpy as np
+from jaxlib.mlir import ir
 
 DTYPES = {
     "i1": np.bool_,
@@ -15,8 +16,11 @@ DTYPES = {
     # Of these only the bytes are known.
     "bf16": np.uint16,
     "f16": np.uint16,
-    "vector<8xbf16>": np.dtype("V16"),
-    "vector<8xf16>": np.dtype("V16"),
+    **{
+        f"vector<{count}x{kind}>": np.dtype(f"V{count * size}")
+        for kind, size in {"bf16": 2, "f16": 2, "f32": 4, "i32": 4}.items()
+        for count in (1, 2, 4, 8)
+    },
 }
 
 
@@ -58,6 +62,33 @@ class Numbers:
     def arith_select(self, op, condition, x, y):
         return np.where(condition, x, y)
 
+    def vector_bitcast(self, op, x):
+        return x
+
+    def vector_broadcast(self, op, x):
+        kind = ir.VectorType(op.results[0].type)
+        parts = np.repeat(x[..., None], kind.shape[0], -1)
+        return parts.view(DTYPES[str(kind)])[..., 0]
+
+    def vector_extract(self, op, x):
+        (place,) = op.attributes["static_position"]
+        return elements(x, DTYPES[str(op.results[0].type)])[..., place]
+
+    def vector_insert(self, op, value, x):
+        (place,) = op.attributes["static_position"]
+        parts = np.broadcast_arrays(elements(x, value.dtype), value[..., None])[0].copy("C")
+        parts[..., place] = value
+        return parts.view(x.dtype)[..., 0]
+
+    def vector_shuffle(self, op, x, y):
+        size = x.dtype.itemsize // ir.VectorType(op.operands[0].type).shape[0]
+        parts = np.concatenate([elements(v, f"V{size}") for v in np.broadcast_arrays(x, y)], -1)
+        chosen = np.ascontiguousarray(parts[..., list(op.attributes["mask"])])
+        return chosen.view(DTYPES[str(op.results[0].type)])[..., 0]
+
+    def llvm_mlir_undef(self, op):
+        return np.zeros((1, 1), DTYPES[str(op.results[0].type)])
+
     def llvm_intr_ctpop(self, op, x):
         return np.bitwise_count(unsigned(x)).astype(x.dtype)
 
@@ -72,6 +103,11 @@ class Numbers:
 
 def unsigned(x):
     return x if x.dtype.kind in "ub" else x.view(f"u{x.dtype.itemsize}")
+
+
+def elements(x, dtype):
+    """The elements of vectors, along another axis."""
+    return np.ascontiguousarray(x)[..., None].view(dtype)
 
 
 def as_unsigned(function):
@@ -91,6 +127,7 @@ for _name, _function in {
     "arith_muli llvm_mul": operator.mul,
     "arith_andi": operator.and_,
     "arith_ori": operator.or_,
+    "arith_xori": operator.xor,
     "arith_shli": operator.lshift,
     "arith_divsi": truncated,
     "arith_remsi": np.fmod,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +54,17 @@ def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
     places = [int(first[n]) + i for n, count in enumerate(of_list) for i in range(count)]
     assert len(set(places)) == len(places)
     assert max(places, default=0) < shares.places
+
+
+@pytest.mark.parametrize("groups", [1, 40, 3_000, 5_000])
+def test_starts_are_the_sums_before_with_no_large_constant(groups):
+    counts = np.random.default_rng(0).integers(0, 9, groups).astype(np.int32)
+    known, _ = share(counts, longest=8, programs=132)
+    np.testing.assert_array_equal(known.starts, np.cumsum([0, *counts]))
+    traced = jax.jit(lambda x: share(x, longest=8, programs=132)[0].starts)
+    np.testing.assert_array_equal(traced(counts), known.starts)
+    # For 70,000 examples a table of pairs was a constant of 5 GB, which no program can hold.
+    assert len(traced.lower(counts).as_text()) < 10_000
 
 
 @pytest.mark.parametrize("alike", [1, 3])

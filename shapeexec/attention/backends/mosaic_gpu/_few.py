@@ -37,14 +37,12 @@ from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._start import start
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    COLUMN_GROUP,
     ROWS,
-    SUM_COLUMNS,
-    SUMS,
     TILE,
     Item,
     Packing,
     Table,
-    copied_rows,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
@@ -53,8 +51,9 @@ MOST_ROWS = 2 * ROWS
 
 _MOST_QUERIES = 16  # with more queries one head fills a tile
 _LARGEST_HEAD = 128  # with larger heads tiles leave too little shared memory for the pipeline
-_ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
-_MOST_STEPS = 4  # pieces in a ring: more are never in flight at the same time
+_ROOM = 128 * 2**10
+"""The bytes of shared memory for keys and values. With more on their way kernels were slower."""
+_MOST_STEPS = 4  # pieces in a ring
 
 _PARTS = 4  # parts of a piece across the valid length, of which those behind it are not copied
 
@@ -90,18 +89,16 @@ class _Form(NamedTuple):
 
     @staticmethod
     def of(config: Config, packing: Packing) -> "_Form":
-        """Choose the deepest pipeline that fits in shared memory."""
+        """Choose the pipeline."""
         warpgroups = -(-packing.rows // ROWS)
         slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
         most = _MOST_STEPS
         if (config.signature.page_size or 0) % key_rows:
             # More and shorter pieces, so that the pipeline holds as many keys.
             key_rows, most = PAGE_ROWS, most * key_rows // PAGE_ROWS
-        key_columns, value_columns = config.columns
-        room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * value_columns)
         key, value = (2 * key_rows * columns for columns in config.columns)
-        of_keys = min(room // 2 // key, most)
-        of_values = min((room - of_keys * key) // value, most)
+        of_keys = min(_ROOM // 2 // key, most)
+        of_values = min((_ROOM - of_keys * key) // value, most)
         copies = packing.heads if packing.by_head else 1
         return _Form(warpgroups, slots, copies, key_rows, (of_keys, of_values))
 
@@ -131,20 +128,19 @@ def forward_of_few(
         pages: The numbers of each example's pages, if k and v are pages; see `Work`.
 
     Returns:
-        The output f32[places, rows or more, V or more], and statistics f32[places, whole tiles]
-        each; in places without a part anything.
+        The output f32[places, rows or more, V or more], and statistics f32[places, rows or more]
+        each; in places without a part, and in rows without a query, anything.
     """
     form = _Form.of(config, packing)
-    columns = whole_tiles(v.shape[3], SUM_COLUMNS)
-    of_rows = jax.ShapeDtypeStruct((shares.places, form.warpgroups * ROWS), jnp.float32)
+    rows = form.warpgroups * min(packing.rows, ROWS)
+    columns = whole_tiles(v.shape[3], COLUMN_GROUP)
+    of_rows = jax.ShapeDtypeStruct((shares.places, rows), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return start(
-        functools.partial(_kernel, config, packing),
+        functools.partial(_kernel, config, packing, form.warpgroups),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
-            "out": jax.ShapeDtypeStruct(
-                (shares.places, copied_rows(packing.rows), columns), jnp.float32
-            ),
+            "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
@@ -160,13 +156,10 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
     parts = _parts_of(config)
     vectors = sparsity.column_dtypes(config, side="query")
-    statistics = [plgpu.SMEM((readers, ROWS), jnp.float32) for _ in config.weights.empty_statistics]
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors, copies=parts),
         "values": ring(form.steps[1], rows=rows, columns=value_columns, copies=parts),
-        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32, transforms=SUMS),
-        "of_rows": statistics,
         "cleared": plgpu.Barrier(num_arrivals=readers),
     }
     if config.interpret is None:
@@ -205,16 +198,16 @@ class _Segment(NamedTuple):
 def _kernel(
     config: Config,
     packing: Packing,
+    readers: int,
     *,
     sparsity: Sparsity,
     queries: dict[str, Ref],
     keys: dict[str, Ref],
     values: dict[str, Ref],
-    outs: Ref,
     pool: list[Ref] | None = None,
     **refs: Any,
 ) -> None:
-    warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
+    warpgroup = lax.axis_index("warpgroup")
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
     parts = _parts_of(config)
     of_keys, of_values = (Stream(**x, products=products, parts=parts) for x in (keys, values))
@@ -222,11 +215,10 @@ def _kernel(
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     kernel = _Kernel(
-        *(config, packing, sparsity, elements, products, warpgroup),
+        *(config, packing, sparsity, elements, products, warpgroup, readers),
         queries=Stream(**queries, products=products),
         keys=of_keys,
         values=of_values,
-        outs=outs,
         statistics=statistics,
         **refs,
     )
@@ -234,7 +226,6 @@ def _kernel(
     @when(warpgroup < readers)
     def _compute() -> None:
         kernel.walk(kernel.attend)
-        plgpu.wait_smem_to_gmem(0)
 
     @when(warpgroup == readers)
     def _memory() -> None:
@@ -251,10 +242,10 @@ class _Kernel:
     elements: Elements
     products: Products | InterpretedProducts
     warpgroup: Array
+    readers: int
     queries: Stream
     keys: Stream
     values: Stream
-    outs: Ref
     statistics: list[Ref]
     shares: Shares
     q: Ref
@@ -262,7 +253,6 @@ class _Kernel:
     v: Ref
     pages: Ref | None
     out: Ref
-    of_rows: list[Ref]
     cleared: Ref
 
     @property
@@ -354,21 +344,13 @@ class _Kernel:
         form = self.config.weights
         alive = form.is_alive(largest, weight)
         share = jnp.where(alive, 1 / weight, 0.0)
-        mine = self.outs.at[self.warpgroup]
-        of_rows = [ref.at[self.warpgroup] for ref in self.of_rows]
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the previous segment's results are stored
-        mine[...] = values * along_rows(share, values.shape)
+        values = values * along_rows(share, values.shape)
         statistics = form.statistics(largest, weight, alive)
-        for ref, value in zip(of_rows, statistics, strict=True):
-            ref[...] = value
-        plgpu.commit_smem()
-        columns = pl.ds(segment.number * 0, mine.shape[1])
-        place = self.out.at[segment.place, rows, columns]
-        plgpu.copy_smem_to_gmem(mine, place, commit_group=False)
-        for one, ref in zip(of_rows, self.statistics, strict=True):
-            to = ref.at[segment.place, rows]
-            plgpu.copy_smem_to_gmem(one, to, commit_group=False)
-        plgpu.commit_smem_to_gmem_group()
+        places = [ref.at[segment.place] for ref in (self.out, *self.statistics)]
+        # From registers: few of the rows hold a query, and shared memory is for keys and values.
+        self.products.store_rows(
+            self.packing.holds_query, self.warpgroup * ROWS, places, [values, *statistics]
+        )
 
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""
@@ -408,7 +390,7 @@ class _Kernel:
         """
         if not self._table.overhangs:
             return
-        rows = self.values.rows // self.outs.shape[0]
+        rows = self.values.rows // self.readers
         first = self.warpgroup * rows
         valid = segment.item.key_length - self.values.begins[place]
 
@@ -416,6 +398,6 @@ class _Kernel:
         def _() -> None:
             self.products.clear(self.values.tiles.at[place, pl.ds(first, rows)], valid - first)
             plgpu.commit_smem()
-            if self.outs.shape[0] > 1:  # else this warpgroup has cleared all rows
+            if self.readers > 1:  # else this warpgroup has cleared all rows
                 plgpu.barrier_arrive(self.cleared)
                 plgpu.barrier_wait(self.cleared)

@@ -79,6 +79,33 @@ class Products:
 
         clear(tile, first)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
+    def store_rows(
+        self,
+        is_stored: Callable[[Any], Any],
+        first: Array,
+        places: Sequence[Ref],
+        arrays: Sequence[Array],
+    ) -> None:
+        """Store some rows of an accumulator, and numbers per row, in device memory.
+
+        Args:
+            is_stored: Whether to store a row, from its number in `places`; others may be stored.
+            first: The number of the first row.
+            places: f32[all rows, columns] and f32[all rows] ...
+            arrays: f32[rows, columns or more] and f32[rows] ..., laid out as `read` and `vector`
+                return them.
+        """
+        layouts = [plgpu.Layout.WGMMA] + [plgpu.Layout.WGMMA.reduce(1)] * (len(arrays) - 1)
+        types = (plgpu.Layout.WG_SPLAT, *(plgpu.RefType() for _ in places), *layouts)
+
+        @plgpu.inline_mgpu(arg_types=types)
+        def store(_: Any, first: Any, *given: Any) -> None:
+            to, values = given[: len(places)], given[len(places) :]
+            registers = [x.registers for x in values]
+            _threads.store_rows(is_stored, _threads.Number(first.registers.item()), to, registers)
+
+        store(first, *places, *arrays)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+
     def look_up(self, table: Ref, index: Array) -> Array:
         """table[index], element by element, from device memory.
 
@@ -143,6 +170,21 @@ class InterpretedProducts:
     def clear(self, tile: Ref, first: Array) -> None:
         """See `Products`."""
         tile[...] = clear_rows(first, tile[...])
+
+    def store_rows(
+        self,
+        is_stored: Callable[[Any], Any],
+        first: Array,
+        places: Sequence[Ref],
+        arrays: Sequence[Array],
+    ) -> None:
+        """See `Products`. Rows without a query are stored as NaN, so that nobody relies on them."""
+        rows = min(arrays[0].shape[0], places[0].shape[0])
+        stored = is_stored(first + jnp.arange(rows))
+        for place, array in zip(places, arrays, strict=True):
+            value = array[(slice(rows), *map(slice, place.shape[1:]))]
+            whose = stored.reshape(rows, *[1] * (value.ndim - 1))
+            place[pl.ds(first, rows)] = jnp.where(whose, value, jnp.nan)
 
     def look_up(self, table: Ref, index: Array) -> Array:
         """See `Products`."""

@@ -24,6 +24,7 @@ from shapeexec.attention.backends._reach import divide
 from shapeexec.attention.masks._base import Array
 
 _ASKED = 4  # a step of a search leaves one of as many groups
+_ADDED_AT_ONCE = 4096  # groups whose counts are added by one kernel, whose work grows by the square
 
 
 @jax.tree_util.register_dataclass
@@ -124,11 +125,19 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
         alike: The number of lists in a group, which are equally long.
     """
     is_known = isinstance(counts, np.ndarray)
-    # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
-    is_before = np.arange(len(counts)) < np.arange(len(counts) + 1)[:, None]
-    starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
-    shares = Shares(starts, alike, programs)
+    shares = Shares(_sums_before(counts), alike, programs)
     if is_known:
         return shares, int(shares.parts_of(shares.all_lists)[1].max(initial=1))
     # If all lists but one group are empty, that group has the programs to itself.
     return shares, min(longest, programs // alike + 2)
+
+
+def _sums_before(counts: Array) -> Array:
+    """The sums of 0, 1, ... and all counts, i32[counts + 1]."""
+    if isinstance(counts, np.ndarray):
+        return np.cumsum([0, *counts], dtype=np.int32)
+    if len(counts) > _ADDED_AT_ONCE:
+        return jnp.pad(jnp.cumsum(counts, dtype=np.int32), (1, 0))
+    # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
+    is_before = jnp.arange(len(counts)) < jnp.arange(len(counts) + 1)[:, None]
+    return jnp.where(is_before, counts, 0).sum(1, dtype=np.int32)

@@ -217,6 +217,49 @@ def clear_rows(tile: Any, first: Number) -> None:
         scf.yield_([])
 
 
+def store_rows(
+    is_stored: Callable[[Number], Number],
+    first: Number,
+    places: Sequence[Any],
+    registers: Sequence[Any],
+) -> None:
+    """Store rows of an accumulator, and numbers per row.
+
+    Of two rows, 8 apart, a thread holds two neighbours of each group of 8 columns, and the numbers:
+    see the figure of the accumulator of wgmma in the PTX ISA. Neighbours exchange columns, for 16
+    bytes at a time are stored faster than 8.
+
+    Args:
+        is_stored: Whether to store a row, by its number in `places`.
+        first: The number of the first row.
+        places: [all rows, columns] and [all rows] ... in device memory.
+        registers: The registers of arrays [64, columns or more] and [64] ...
+    """
+    (out, *of_rows), (values, *numbers) = places, [x.reshape(-1, 2) for x in registers]
+    lane, warp = thread() % WARP, thread() // WARP
+    odd, pairs = lane % 2, ir.MemRefType(out.type).shape[1] // 16
+    for half in range(2):
+        row = first + warp * 16 + lane // 4 + half * 8
+        fours = [_four_columns(odd, *values[2 * i : 2 * i + 2, half]) for i in range(pairs)]
+        with when(is_stored(row)):
+            for i, four in enumerate(fours):
+                column = (odd + i * 2) * 8 + (lane % 4 // 2) * 4
+                vector.store(four, out, [index_of(row), index_of(column)], alignment=16)
+            for ref, of_row in zip(of_rows, numbers, strict=True):
+                vector.store(of_row[0, half], ref, [index_of(row)], alignment=4)
+
+
+def _four_columns(odd: Number, one: Any, other: Any) -> Any:
+    """Four columns of a group from two of one group and two of another, of each thread.
+
+    An even thread gets its neighbour's of the first group, an odd one those of the second group.
+    """
+    is_odd = odd.equals(1).value
+    got = _utils.shfl_bfly(arith.select(is_odd, one, other), 1)
+    low, high = arith.select(is_odd, got, one), arith.select(is_odd, other, got)
+    return vector.shuffle(low, high, [0, 1, 2, 3])
+
+
 def index_of(x: "int | Number") -> Any:
     """A number as an index of MLIR's."""
     return arith.index_cast(ir.IndexType.get(), _value(x))

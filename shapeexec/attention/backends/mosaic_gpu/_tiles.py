@@ -19,9 +19,10 @@ WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
 ROW_GROUP = 8  # rows lie in groups in shared memory; copies take whole groups
+COLUMN_GROUP = 16  # columns that four threads of an accumulator store together
 WIDE = (_TRANSFORMS[0]((ROW_GROUP, 64)), _TRANSFORMS[1](128))  # of tiles that products read
 # The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
-# An array that they are copied to has whole SUM_COLUMNS, and `copied_rows`.
+# An array that they are copied to has whole SUM_COLUMNS.
 SUM_COLUMNS = 32
 SUMS = (_TRANSFORMS[0]((ROW_GROUP, SUM_COLUMNS)), _TRANSFORMS[1](128))
 
@@ -149,6 +150,10 @@ class Packing(NamedTuple):
     def by_head(self) -> bool:
         """Whether the kernel reads the queries of each head; else they are packed before it."""
         return self.pitch % ROW_GROUP == 0
+
+    def holds_query(self, row: Any) -> Any:
+        """Whether a row holds a query; `row` counts from 0, as an integer of any type."""
+        return (row < self.rows) & (row % self.pitch < self.queries)
 
 
 class Item(NamedTuple):

@@ -1,0 +1,71 @@
+"""How warpgroups store rows from their registers, lowered for CUDA and then run in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+
+if jax.__version_info__ < (0, 11):
+    pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
+
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu._products import Products, load
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
+from tests.attention import lockstep
+
+PACKINGS = [
+    Packing(1, 4, 1),
+    Packing(1, 1, 1),
+    Packing(4, 4, 8),
+    Packing(3, 3, 3),
+    Packing(16, 4, 16),
+    Packing(12, 8, 16),
+    Packing(16, 8, 16),
+]
+
+
+@pytest.mark.parametrize("columns", [(64, 16), (64, 64), (128, 80), (128, 128)])
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_rows_that_hold_a_query_are_stored_and_no_others(packing, columns):
+    held, stored = columns
+    groups = -(-packing.rows // ROWS)
+    rows = groups * min(packing.rows, ROWS)
+    values = np.random.default_rng(0).normal(size=(groups * ROWS, held)).astype(np.float32)
+    numbers = [values[:, 1] * 2, values[:, 2] * 3]
+    module = store(packing, values, *numbers, rows=rows, columns=stored)
+    got = lockstep.run(module, values, *numbers, unwritten=np.nan)
+    number = np.arange(rows)
+    holds_query = (number < packing.rows) & (number % packing.pitch < packing.queries)
+    assert holds_query.sum() == packing.heads * packing.queries
+    for result, given in zip(got, (values[:, :stored], *numbers), strict=True):
+        shown = holds_query.reshape(-1, *[1] * (given.ndim - 1))
+        np.testing.assert_array_equal(result[1], np.where(shown, given[:rows], np.nan))
+        assert np.isnan(result[0]).all()
+
+
+def store(packing, *arrays, rows, columns):
+    """The kernel that stores arrays in the second of two places."""
+
+    def kernel(*refs):
+        first = lax.axis_index("warpgroup") * ROWS
+        given, places = refs[: len(arrays)], refs[len(arrays) :]
+        kinds = ["pairs", *["rows"] * (len(arrays) - 1)]
+        loaded = [
+            load(ref.at[pl.ds(first, ROWS)], of=kind, where="device")
+            for ref, kind in zip(given, kinds, strict=True)
+        ]
+        Products().store_rows(packing.holds_query, first, [ref.at[1] for ref in places], loaded)
+
+    launch = plgpu.kernel(
+        kernel,
+        out_type=[
+            jax.ShapeDtypeStruct((2, rows, *[columns] * (x.ndim - 1)), jnp.float32) for x in arrays
+        ],
+        num_threads=len(arrays[0]) // ROWS,
+        thread_name="warpgroup",
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )
+    return lockstep.kernel_of(launch, *arrays)
