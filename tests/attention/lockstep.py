@@ -136,9 +136,10 @@ class Launch(Numbers):
         results = []
         for ref, memory in (self.outputs[i] for i in sorted(self.outputs)):
             is_written = (memory.written[0].reshape(*ref.shape, -1) > 0).all(-1)
-            assert unwritten is not None or is_written.all(), "a place of a result is not written"
             result = memory.bytes[0].view(ref.dtype).reshape(ref.shape)
-            if unwritten is not None:
+            if unwritten is None:
+                assert is_written.all(), "a place of a result is not written"
+            else:
                 result[~is_written] = unwritten
             results.append(result)
         return results

@@ -36,8 +36,8 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._start import start
+from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    COLUMN_GROUP,
     ROWS,
     TILE,
     Item,
@@ -50,10 +50,10 @@ MOST_ROWS = 2 * ROWS
 """The most rows (queries of heads that share keys) that shared memory has room for."""
 
 _MOST_QUERIES = 16  # with more queries one head fills a tile
-_LARGEST_HEAD = 128  # with larger heads tiles leave too little shared memory for the pipeline
+_LARGEST_HEAD = 128  # of larger heads a ring would hold a single piece
 _ROOM = 128 * 2**10
 """The bytes of shared memory for keys and values. With more on their way kernels were slower."""
-_MOST_STEPS = 4  # pieces in a ring
+_MOST_STEPS = 4  # the most pieces in a ring
 
 _PARTS = 4  # parts of a piece across the valid length, of which those behind it are not copied
 
@@ -89,7 +89,7 @@ class _Form(NamedTuple):
 
     @staticmethod
     def of(config: Config, packing: Packing) -> "_Form":
-        """Choose the pipeline."""
+        """Choose rings as deep as `_ROOM` and `_MOST_STEPS` allow."""
         warpgroups = -(-packing.rows // ROWS)
         slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
         most = _MOST_STEPS
@@ -133,7 +133,7 @@ def forward_of_few(
     """
     form = _Form.of(config, packing)
     rows = form.warpgroups * min(packing.rows, ROWS)
-    columns = whole_tiles(v.shape[3], COLUMN_GROUP)
+    columns = whole_tiles(v.shape[3], STORED_COLUMNS)
     of_rows = jax.ShapeDtypeStruct((shares.places, rows), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return start(

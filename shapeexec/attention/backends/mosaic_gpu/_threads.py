@@ -24,6 +24,9 @@ WARP = 32
 WARPGROUP = 128
 """The threads of a warpgroup."""
 
+STORED_COLUMNS = 16
+"""The columns of a row that four threads store together: `store_rows` stores a multiple of them."""
+
 _utils: Any = mgpu.utils
 
 
@@ -232,18 +235,18 @@ def store_rows(
     Args:
         is_stored: Whether to store a row, by its number in `places`.
         first: The number of the first row.
-        places: [all rows, columns] and [all rows] ... in device memory.
+        places: [all rows, columns] and [all rows] ... in device memory; see `STORED_COLUMNS`.
         registers: The registers of arrays [64, columns or more] and [64] ...
     """
     (out, *of_rows), (values, *numbers) = places, [x.reshape(-1, 2) for x in registers]
     lane, warp = thread() % WARP, thread() // WARP
-    odd, pairs = lane % 2, ir.MemRefType(out.type).shape[1] // 16
+    odd, pairs = lane % 2, ir.MemRefType(out.type).shape[1] // STORED_COLUMNS
     for half in range(2):
         row = first + warp * 16 + lane // 4 + half * 8
         fours = [_four_columns(odd, *values[2 * i : 2 * i + 2, half]) for i in range(pairs)]
         with when(is_stored(row)):
             for i, four in enumerate(fours):
-                column = (odd + i * 2) * 8 + (lane % 4 // 2) * 4
+                column = odd * 8 + (lane % 4 // 2) * 4 + i * STORED_COLUMNS
                 vector.store(four, out, [index_of(row), index_of(column)], alignment=16)
             for ref, of_row in zip(of_rows, numbers, strict=True):
                 vector.store(of_row[0, half], ref, [index_of(row)], alignment=4)

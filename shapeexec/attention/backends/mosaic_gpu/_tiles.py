@@ -19,7 +19,6 @@ WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
 ROW_GROUP = 8  # rows lie in groups in shared memory; copies take whole groups
-COLUMN_GROUP = 16  # columns that four threads of an accumulator store together
 WIDE = (_TRANSFORMS[0]((ROW_GROUP, 64)), _TRANSFORMS[1](128))  # of tiles that products read
 # The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
 # An array that they are copied to has whole SUM_COLUMNS.
