@@ -20,6 +20,7 @@ from jax.experimental.mosaic.gpu import core
 from jaxlib.mlir import ir, passmanager
 
 from tests.attention.lockstep_numbers import DTYPES, Numbers
+from tests.attention.lockstep_vectors import Vectors
 from tests.attention.lowering import lowered
 
 SHARED = 0
@@ -110,7 +111,7 @@ class Ref:
         return self.start + elements * self.dtype.itemsize, is_inside
 
 
-class Launch(Numbers):
+class Launch(Numbers, Vectors):
     """A launch of a kernel.
 
     Attributes:

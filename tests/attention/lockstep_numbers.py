@@ -4,7 +4,6 @@ import operator
 
 import jax.numpy as jnp
 import numpy as np
-from jaxlib.mlir import ir
 
 DTYPES = {
     "i1": np.bool_,
@@ -62,30 +61,6 @@ class Numbers:
     def arith_select(self, op, condition, x, y):
         return np.where(condition, x, y)
 
-    def vector_bitcast(self, op, x):
-        return x
-
-    def vector_broadcast(self, op, x):
-        kind = ir.VectorType(op.results[0].type)
-        parts = np.repeat(x[..., None], kind.shape[0], -1)
-        return parts.view(DTYPES[str(kind)])[..., 0]
-
-    def vector_extract(self, op, x):
-        (place,) = op.attributes["static_position"]
-        return elements(x, DTYPES[str(op.results[0].type)])[..., place]
-
-    def vector_insert(self, op, value, x):
-        (place,) = op.attributes["static_position"]
-        parts = np.broadcast_arrays(elements(x, value.dtype), value[..., None])[0].copy("C")
-        parts[..., place] = value
-        return parts.view(x.dtype)[..., 0]
-
-    def vector_shuffle(self, op, x, y):
-        size = x.dtype.itemsize // ir.VectorType(op.operands[0].type).shape[0]
-        parts = np.concatenate([elements(v, f"V{size}") for v in np.broadcast_arrays(x, y)], -1)
-        chosen = np.ascontiguousarray(parts[..., list(op.attributes["mask"])])
-        return chosen.view(DTYPES[str(op.results[0].type)])[..., 0]
-
     def llvm_mlir_undef(self, op):
         return np.zeros((1, 1), DTYPES[str(op.results[0].type)])
 
@@ -103,11 +78,6 @@ class Numbers:
 
 def unsigned(x):
     return x if x.dtype.kind in "ub" else x.view(f"u{x.dtype.itemsize}")
-
-
-def elements(x, dtype):
-    """The elements of vectors, along another axis."""
-    return np.ascontiguousarray(x)[..., None].view(dtype)
 
 
 def as_unsigned(function):
