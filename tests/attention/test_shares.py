@@ -1,6 +1,7 @@
 """How the work of few queries is divided among programs, and their parts joined, by operations."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from shapeexec.attention.backends.mosaic_gpu._join import joined
-from shapeexec.attention.backends.mosaic_gpu._shares import share
+from shapeexec.attention.backends.mosaic_gpu._shares import LIST_UNITS, TILE_UNITS, share
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from tests.tolerance import tolerance
 
@@ -23,37 +24,45 @@ COUNTS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "programs", "xp"),
+    ("name", "programs", "alike", "xp"),
     [
-        *((name, programs, np) for name in COUNTS for programs in (1, 5, 132)),
-        ("one long among short ones", 5, jnp),  # as if they were traced
-        ("nothing", 132, jnp),
+        *((name, programs, 1, np) for name in COUNTS for programs in (1, 5, 132)),
+        *((name, programs, 3, np) for name in COUNTS for programs in (5, 132)),
+        ("one long among short ones", 5, 1, jnp),  # as if they were traced
+        ("nothing", 132, 3, jnp),
     ],
 )
-def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
+def test_each_tile_is_in_the_share_of_one_program(name, programs, alike, xp):
     counts = COUNTS[name]
     given = xp.asarray(counts, np.int32)
-    shares, parts = share(given, longest=max(*counts, 1), programs=programs)
-    size = int(shares.size())
-    seen = [(n, tile) for n, count in enumerate(counts) for tile in range(count)]
-    cut = [seen[first : first + size] for first in range(0, len(seen), size)]
-    assert len(cut) <= programs
-    assert int(shares.total()) == len(seen)
-    chosen = some(range(len(cut)))
-    found = holders(shares, [number * size for number in chosen])
-    assert found == [cut[number][0][0] for number in chosen]
-    starts = np.cumsum([0, *counts])
-    lists = some(range(len(counts)))
-    assert bounds(shares, lists) == [(starts[i], starts[i + 1]) for i in lists]
-    of_list = [sum(any(n == i for n, _ in mine) for mine in cut) for i in range(len(counts))]
-    assert max(of_list) <= parts
-    first, number = shares.parts_of(shares.all_lists)
-    np.testing.assert_array_equal(number, of_list)
-    program_of = {n: i for i, mine in reversed(list(enumerate(cut))) for n, _ in mine}
-    assert {n: int(first[n]) - n for n in program_of} == program_of
-    places = [int(first[n]) + i for n, count in enumerate(of_list) for i in range(count)]
+    shares, parts = share(given, longest=max(*counts, 1), programs=programs, alike=alike)
+    of_lists = attended(shares)
+    # One list of each group, then the next one of each group.
+    tiles = [[*itertools.chain(*one.values())] for one in of_lists]
+    assert tiles == [[*range(count)] for count in counts] * alike
+    assert max(map(len, of_lists)) <= parts
+    first, number = shares.parts_of(np.arange(shares.lists))
+    np.testing.assert_array_equal(number, list(map(len, of_lists)))
+    places = [which + program for which, one in enumerate(of_lists) for program in one]
+    assert places == [f + i for f, n in zip(first, number, strict=True) for i in range(n)]
     assert len(set(places)) == len(places)
     assert max(places, default=0) < shares.places
+
+
+@pytest.mark.parametrize("alike", [1, 3])
+@pytest.mark.parametrize("name", COUNTS)
+def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, alike):
+    counts = np.array(COUNTS[name], np.int32)
+    shares, _ = share(counts, longest=max(*counts, 1), programs=7, alike=alike)
+    units = np.tile(counts * TILE_UNITS + LIST_UNITS, alike)
+    low, tiles = shares.bounds(np.arange(shares.lists))
+    np.testing.assert_array_equal(tiles, np.tile(counts, alike))
+    np.testing.assert_array_equal(low, np.cumsum(units) - units)
+    np.testing.assert_array_equal(shares.end(low, tiles), np.cumsum(units))
+    assert int(shares.total()) == units.sum()
+    given = np.arange(shares.lists).reshape(len(counts), alike).T.reshape(-1)
+    np.testing.assert_array_equal(shares.given(np.arange(shares.lists)), given)
+    np.testing.assert_array_equal(shares.given(shares.all_lists), np.arange(shares.lists))
 
 
 @pytest.mark.parametrize("groups", [1, 40, 3_000, 5_000])
@@ -67,53 +76,55 @@ def test_starts_are_the_sums_before_with_no_large_constant(groups):
     assert len(traced.lower(counts).as_text()) < 10_000
 
 
-@pytest.mark.parametrize("alike", [1, 3])
-@pytest.mark.parametrize("name", COUNTS)
-def test_lists_that_are_alike_are_shared_out_as_if_they_were_given_one_by_one(name, alike):
-    counts, longest = np.array(COUNTS[name], np.int32), max(*COUNTS[name], 1)
-    together, _ = share(counts, longest=longest, programs=7, alike=alike)
-    apart, _ = share(np.repeat(counts, alike), longest=longest, programs=7)
-    assert int(together.size()) == int(apart.size())
-    assert together.lists == apart.lists
-    tiles, lists = some(range(int(apart.total()))), some(range(apart.lists))
-    assert holders(together, tiles) == holders(apart, tiles)
-    assert bounds(together, lists) == bounds(apart, lists)
-    np.testing.assert_array_equal(*(x.parts_of(x.all_lists) for x in (together, apart)))
-
-
+@pytest.mark.parametrize("alike", [1, 4])
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 300])
-def test_the_list_that_holds_a_tile_is_found_among_any_number(groups):
+def test_the_list_that_holds_a_unit_is_found_among_any_number(groups, alike):
     counts = np.random.default_rng(groups).integers(0, 3, groups).astype(np.int32)
-    counts[-1] = 1
-    shares, _ = share(counts, longest=2, programs=132)
-    expected = np.repeat(np.arange(groups), counts)
-    tiles = some(range(len(expected)))
-    assert holders(shares, [*tiles, len(expected) + 5]) == [*expected[tiles], groups - 1]
+    shares, _ = share(counts, longest=2, programs=132, alike=alike)
+    units = np.tile(counts * TILE_UNITS + LIST_UNITS, alike)
+    expected = np.repeat(np.arange(groups * alike), units)
+    found = holders(shares, np.arange(len(expected) + 5))
+    np.testing.assert_array_equal(found, np.append(expected, [groups * alike - 1] * 5))
 
 
-def some(numbers):
-    """At most 40 of the numbers: JAX takes a millisecond for each."""
-    return numbers[:: -(-len(numbers) // 40)] if len(numbers) else numbers
-
-
-def holders(shares, tiles):
-    """The lists that hold tiles, as kernels find them."""
+def holders(shares, units):
+    """The lists that hold units, as kernels find them."""
     shares = dataclasses.replace(shares, starts=jnp.asarray(shares.starts))
-    return [int(shares.holder(jnp.int32(tile))) for tile in tiles]
+    return np.asarray(jax.jit(jax.vmap(shares.holder))(units.astype(np.int32)))
 
 
-def bounds(shares, lists):
-    """The first tile of each list, and that of the next one."""
-    shares = dataclasses.replace(shares, starts=jnp.asarray(shares.starts))
-    return [tuple(map(int, shares.bounds(jnp.int32(number)))) for number in lists]
+def attended(shares):
+    """For each list the tiles that each program attends to, as the kernel finds them."""
+    shares = dataclasses.replace(shares, starts=np.asarray(shares.starts))
+    size, total = int(shares.size()), int(shares.total())
+    begins = np.arange(shares.programs) * size
+    of_lists = [{} for _ in range(shares.lists)]
+    for program, which in enumerate(holders(shares, begins)):
+        begin, end = begins[program], min(begins[program] + size, total)
+        at = begin
+        while at < end:
+            low, tiles = shares.bounds(which)
+            first, stop = (int(shares.tiles_before(x, low, tiles)) for x in (begin, end))
+            if first < stop:
+                of_lists[which][program] = list(range(first, stop))
+            at, which = shares.end(low, tiles), which + 1  # noqa: PLW2901 - the kernel's loop
+    return of_lists
 
 
 def test_a_long_list_among_short_ones_is_divided_among_all_programs():
     counts = np.array([512] + [1] * 63, np.int32)
     shares, parts = share(counts, longest=512, programs=132)
-    assert int(shares.size()) == 5
-    assert parts == 103
+    assert int(shares.size()) == -(-(575 * TILE_UNITS + 64 * LIST_UNITS) // 132)
+    assert parts == len(attended(shares)[0]) == 114
     assert share(jnp.asarray(counts), longest=512, programs=132)[1] == 134
+
+
+def test_no_share_has_all_short_lists_of_an_example():
+    lengths = np.random.default_rng(0).integers(1, 1025, 64)
+    shares, _ = share((-(-lengths // 128)).astype(np.int32), longest=8, programs=132, alike=8)
+    of_lists = attended(shares)
+    number = [sum(program in one for one in of_lists) for program in range(132)]
+    assert max(number) <= 2 * np.mean(number)  # 19 and 5 if the lists of an example were neighbours
 
 
 @pytest.mark.parametrize(
@@ -141,10 +152,9 @@ def test_no_list_has_more_parts_than_the_bound_that_is_known_when_it_is_traced(
     counts[0] = longest
     of_groups = {"longest": longest, "programs": programs, "alike": alike}
     shares, parts = share(jnp.asarray(counts), **of_groups)
-    ends = np.cumsum(np.repeat(counts, alike))
-    size, begins = int(shares.size()), ends - np.repeat(counts, alike)
-    assert ((ends - 1) // size - begins // size + 1).max() <= parts
-    assert int(shares.total()) <= size * programs
+    _, number = shares.parts_of(shares.all_lists)
+    assert number.max() <= parts
+    assert int(shares.total()) <= int(shares.size()) * programs
 
 
 @pytest.mark.parametrize("garbage", [np.nan, 7.0])

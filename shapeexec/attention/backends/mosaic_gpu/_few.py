@@ -178,7 +178,7 @@ class _Segment(NamedTuple):
 
     Attributes:
         item: The list.
-        number: The number of the list.
+        number: The number of the list, as they were given.
         place: The place of its results.
         first, end: The first of its pieces within the list, and the piece behind its last one.
     """
@@ -275,19 +275,20 @@ class _Kernel:
         end = jnp.minimum(begin + size, shares.total())
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            which, begin, number, ring, (low, high, item) = carry
+            which, _, number, ring, (low, tiles, item) = carry
             # What it loads arrives while this list is visited.
             following = self._list(jnp.minimum(which + 1, shares.lists - 1))
-            stop = jnp.minimum(end, high)
-            pieces = jnp.minimum((stop - low) * per_tile, item.pieces(self.keys.rows))
-            segment = _Segment(item, which, me + which, (begin - low) * per_tile, pieces)
+            first, stop = (shares.tiles_before(x, low, tiles) for x in (begin, end))
+            pieces = jnp.minimum(stop * per_tile, item.pieces(self.keys.rows))
+            segment = _Segment(item, shares.given(which), me + which, first * per_tile, pieces)
 
-            @when(begin < stop)
+            @when(first < stop)
             def _() -> None:
                 visit(segment, number, ring)
 
-            visited = jnp.where(begin < stop, 1, 0)
-            return which + 1, stop, number + visited, ring + visited * segment.pieces, following
+            visited = jnp.where(first < stop, 1, 0)
+            ring += visited * segment.pieces
+            return which + 1, shares.end(low, tiles), number + visited, ring, following
 
         zero, first = jnp.int32(0), shares.holder(begin)
         initial = (first, begin, zero, zero, self._list(first))
@@ -295,11 +296,11 @@ class _Kernel:
         return number, ring
 
     def _list(self, which: Array) -> tuple[Array, Array, Item]:
-        """The first tile of a list, that of the next list, and its item."""
+        """The bounds of a list (see `Shares.bounds`), and its item."""
         heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
-        batch, head = lax.div(which, heads), lax.rem(which, heads)
-        low, high = self.shares.bounds(which)
-        return low, high, self._table.first_item(batch, head)
+        given = self.shares.given(which)
+        batch, head = lax.div(given, heads), lax.rem(given, heads)
+        return *self.shares.bounds(which), self._table.first_item(batch, head)
 
     def send(self, segment: _Segment, number: Array, ring: Array) -> None:
         """Send the operands of a segment; for the warpgroup that moves memory."""

@@ -112,8 +112,10 @@ def joined_output(
 
     def attention_join(starts: Ref, *refs: Ref) -> None:
         which, group = lax.axis_index("list"), lax.axis_index("queries")
-        place, count = dataclasses.replace(shares, starts=starts).parts_of(which)
-        example, head = lax.div(which, lists_of_example), lax.rem(which, lists_of_example)
+        of_lists = dataclasses.replace(shares, starts=starts)
+        place, count = of_lists.parts_of(which)
+        given = of_lists.given(which)
+        example, head = lax.div(given, lists_of_example), lax.rem(given, lists_of_example)
         of_example = refs[-1].at[example]
         scalars = group, place, count, head * packing.heads
         plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_join"))()

@@ -3,6 +3,10 @@
 A share may begin and end inside a list. So several programs may attend to parts of one list. `_few`
 attends to the shares, and `_join` joins the parts.
 
+Work is counted in units, a tile as several and a list as some more: to begin and end one takes
+time, too. Lists that are alike do not follow each other: first comes one list of each group, then
+the next one of each group. So no share has all the short lists of one example.
+
 The parts of all lists are stored in one row. From one part to the next the list, the program or
 both move on by one or more, so the sum of their numbers is a place that no other part has.
 """
@@ -23,6 +27,9 @@ from jax import lax
 from shapeexec.attention.backends._reach import divide
 from shapeexec.attention.masks._base import Array
 
+TILE_UNITS, LIST_UNITS = 4, 1
+"""The work of a tile, and what each list takes besides; measured, see docs/adr/0009."""
+
 _ASKED = 4  # a step of a search leaves one of as many groups
 _ADDED_AT_ONCE = 4096  # groups whose counts are added by one kernel, whose work grows by the square
 
@@ -30,7 +37,7 @@ _ADDED_AT_ONCE = 4096  # groups whose counts are added by one kernel, whose work
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """All tiles of all lists in one row, list after list, cut into shares of one size.
+    """The work of all lists in one row, cut into shares of one size.
 
     Attributes:
         starts: The number of tiles of one list of each group before this one, i32[groups + 1].
@@ -59,47 +66,61 @@ class Shares:
 
     @property
     def all_lists(self) -> Any:
-        """The numbers of all lists, i32[lists]."""
-        return np.arange(self.lists, dtype=np.int32)
+        """The numbers of all lists in the order of `given`, i32[lists]."""
+        return np.arange(self.lists, dtype=np.int32).reshape(self.alike, self.groups).T.reshape(-1)
 
     @property
     def _xp(self) -> Any:
         return np if isinstance(self.starts, np.ndarray) else jnp
 
+    def given(self, which: Array) -> Array:
+        """The number of a list if they are counted group after group, i32[]."""
+        of_group, group = self._divided(which)
+        return group * self.alike + of_group
+
     def total(self) -> Array:
-        """The number of all tiles, i32[]."""
-        return self.starts[self.groups] * self.alike
+        """The units of all lists, i32[]."""
+        return self._before(self.groups) * self.alike
 
     def size(self) -> Array:
-        """The number of tiles in a share, i32[]; the last shares may have fewer, or none.
+        """The units of a share, i32[]: as many as a tile or more; the last shares may have fewer.
 
         Kernels compute it, as on a GPU an operation of XLA costs a microsecond.
         """
         even = divide(self.total() + (self.programs - 1), self.programs, xp=self._xp)
-        return self._xp.maximum(even, 1)
+        return self._xp.maximum(even, TILE_UNITS)
 
     def bounds(self, which: Array) -> tuple[Array, Array]:
-        """The first tile of a list and that of the next list, i32[] each."""
-        group = divide(which, self.alike, xp=self._xp)
-        start, following = self.starts[group], self.starts[group + 1]
-        low = start * self.alike + (which - group * self.alike) * (following - start)
-        return low, low + (following - start)
+        """The first unit of a list, and the number of its tiles, i32[] each."""
+        of_group, group = self._divided(which)
+        low = of_group * self._before(self.groups) + self._before(group)
+        return low, self.starts[group + 1] - self.starts[group]
 
-    def holder(self, tile: Array) -> Array:
-        """The list that holds a tile, i32[]; the last one if none does.
+    def end(self, low: Array, tiles: Array) -> Array:
+        """The first unit behind a list, from its `bounds`, i32[]."""
+        return low + (tiles * TILE_UNITS + LIST_UNITS)
+
+    def tiles_before(self, unit: Array, low: Array, tiles: Array) -> Array:
+        """How many tiles of a list, from its `bounds`, begin before a unit, i32[]."""
+        xp = self._xp
+        behind = xp.maximum(unit - low - LIST_UNITS, 0)
+        return xp.minimum(divide(behind + (TILE_UNITS - 1), TILE_UNITS, xp=xp), tiles)
+
+    def holder(self, unit: Array) -> Array:
+        """The list that holds a unit, i32[]; the last one if none does.
 
         In each step several groups are asked at a time, as a load takes half a microsecond.
         """
+        one_of_each = self._before(self.groups)
+        of_group = jnp.minimum(lax.div(unit, one_of_each), self.alike - 1)
+        unit -= of_group * one_of_each
         group, candidates = jnp.int32(0), self.groups + 1
         while candidates > 1:
             candidates = -(-candidates // _ASKED)
             asked = (group + i * candidates for i in range(1, _ASKED))
-            starts = [self.starts[jnp.minimum(i, self.groups)] * self.alike for i in asked]
-            group += candidates * sum(jnp.where(start <= tile, 1, 0) for start in starts)
-        group = jnp.minimum(group, self.groups - 1)
-        start, following = self.starts[group], self.starts[group + 1]
-        number = lax.div(tile - start * self.alike, jnp.maximum(following - start, 1))
-        return group * self.alike + jnp.clip(number, 0, self.alike - 1)
+            units = [self._before(jnp.minimum(i, self.groups)) for i in asked]
+            group += candidates * sum(jnp.where(x <= unit, 1, 0) for x in units)
+        return of_group * self.groups + jnp.minimum(group, self.groups - 1)
 
     def parts_of(self, which: Array) -> tuple[Array, Array]:
         """The place of a list's first part, and the number of its parts; of lists without parts 0.
@@ -108,11 +129,21 @@ class Shares:
             which: The number of the list, or of several: i32.
         """
         xp = self._xp
-        (low, high), size = self.bounds(which), self.size()
+        (low, tiles), size = self.bounds(which), self.size()
+        low = low + LIST_UNITS
         first = divide(low, size, xp=xp)
-        last = divide(xp.maximum(high, 1) - 1, size, xp=xp)
-        is_empty = low == high
+        last = divide(low + (xp.maximum(tiles, 1) - 1) * TILE_UNITS, size, xp=xp)
+        is_empty = tiles == 0
         return xp.where(is_empty, 0, first + which), xp.where(is_empty, 0, last - first + 1)
+
+    def _divided(self, which: Array) -> tuple[Array, Array]:
+        """The number of a list within its group, and that of the group."""
+        of_group = divide(which, self.groups, xp=self._xp)
+        return of_group, which - of_group * self.groups
+
+    def _before(self, group: Any) -> Array:
+        """The units of one list of each group before this one."""
+        return self.starts[group] * TILE_UNITS + group * LIST_UNITS
 
 
 def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
