@@ -28,6 +28,9 @@ from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.masks._base import Array, Bounds, TileKind
 from shapeexec.attention.masks._value import is_known
 
+_WIDEST_PRODUCT = 1024
+"""The most tiles of a row that are counted by a product, as its constant grows by the square."""
+
 _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
 
 
@@ -65,9 +68,9 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
     Raises:
         ConfigError: The kinds are known, and `width` is less than the longest list.
 
-    Inside `jax.jit` this costs two products of the kinds with a constant square matrix, a scatter
-    of one number per tile, and a sort of the counts; on an NVIDIA GPU one kernel, if there are not
-    too many tiles.
+    Inside `jax.jit` this costs two products of the kinds with a constant square matrix (in long
+    rows two cumulative sums), a scatter of one number per tile, and a sort of the counts; on an
+    NVIDIA GPU one kernel, if there are not too many tiles.
     """
     return _lists(kinds, width, side="query")
 
@@ -171,6 +174,8 @@ def _running_count(chosen: Array) -> Array:
     # On a GPU a cumulative sum is a chain of kernels, which costs more than it adds up. A product
     # is one, and exact: zeros and ones in any precision, summed in f32.
     width = chosen.shape[-1]
+    if width > _WIDEST_PRODUCT:
+        return jnp.cumsum(chosen, -1, dtype=np.int32)
     return jnp.dot(chosen.astype(np.float32), np.triu(np.ones((width, width), np.float32))).astype(
         np.int32
     )

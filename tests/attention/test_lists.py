@@ -114,6 +114,18 @@ def test_inside_jit_no_sort_runs_over_the_tiles():
     assert "i32[2,3,32,64] i32[2,3,32,64] = sort" not in text
 
 
+@pytest.mark.parametrize("tiles", [1024, 1025, 3000])
+def test_long_rows_need_no_constant_that_grows_by_the_square(tiles):
+    kinds = random_kinds((1, 1, 2, tiles))
+    made = jax.jit(lambda k: arrays(lists_by_query(k)))
+    known = fields(lists_by_query(kinds, width=tiles))
+    for name, array in made(kinds).items():
+        np.testing.assert_array_equal(array, known[name])
+    # The constants of two products have 4 MB each at 1,024 tiles; at 8,192 they had 268 MB.
+    constants = len(made.lower(kinds).as_text()) // 2
+    assert constants < 2**23 + 2**17
+
+
 @every_kinds
 @pytest.mark.parametrize("side", ["query", "key"])
 @pytest.mark.parametrize("cut", [1, 2])
