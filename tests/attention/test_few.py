@@ -11,6 +11,7 @@ from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_gpu import _few
 from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._shares import LIST_UNITS, TILE_UNITS, share
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -100,6 +101,25 @@ def test_few_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full(
     assert not _few.are_few(dataclasses.replace(few, value_size=136))
 
 
+def test_work_that_32_bits_cannot_count_is_refused(monkeypatch):
+    from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here
+
+    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
+
+    def reason(**changes):
+        signature = dataclasses.replace(CALL, **{"query_size": 1, "key_size": 2**20, **changes})
+        return mosaic_gpu.backend.refuses(signature, Full(), platform="cuda")
+
+    assert reason(batch=2**10) is None
+    assert reason(batch=2**11) == (
+        "it divides work with numbers of 32 bits, and 32768 lists of 8192 tiles are more"
+    )
+    assert reason(batch=2**11, query_size=17) is None
+    most = 2**30 // (8192 * TILE_UNITS + LIST_UNITS)
+    shares, _ = share(np.full(most, 8192, np.int32), longest=8192, programs=132)
+    assert 0 < int(shares.total()) <= 131 * int(shares.size()) + int(shares.size()) < 2**31
+
+
 def case(name, mask, **changes):
     given = {"queries": 3, "keys": 300, "heads": (4, 2)}
     return Case(name, mask, **(given | changes))
@@ -112,6 +132,17 @@ def extreme(*shape):
     bias[:, 0, 2, 1] = 1e30
     bias[:, 1, 0] = -1e30  # all alike
     return bias
+
+
+def of_heads_that_differ():
+    """An array of pairs that leaves some heads of some examples without whole tiles."""
+    allowed = np.ones((2, 4, 3, 300), bool)
+    empty = {(0, 1): (1, 2), (0, 2): (0,), (0, 3): (0, 1, 2)}
+    empty |= {(1, 0): (0, 1, 2), (1, 2): (2,), (1, 3): (0, 2)}
+    for (example, head), tiles in empty.items():
+        for tile in tiles:
+            allowed[example, head, :, tile * 128 : (tile + 1) * 128] = False
+    return allowed
 
 
 IDS = np.sort(RNG.integers(0, 3, (2, 300)), axis=1).astype(np.int32)
@@ -139,9 +170,26 @@ CASES = (
     case("packed with an array", Dense(RNG.random((1, 1, 5, 300)) < 0.5), queries=5),
     case("no multiple of eight", Causal(align="end"), queries=9, heads=(2, 2)),
     case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
+    case("lists of heads that differ", Dense(of_heads_that_differ()), batch=2),
+    case("an odd number of units", Full(), queries=1, heads=(2, 1)),
+    case(
+        "a share begins in the last tile, of half its keys",
+        Full(),
+        queries=16,
+        heads=(8, 1),
+        batch=2,
+        sizes=([16, 16], [300, 200]),
+    ),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
 )
-QUICK = ("NaN behind", "a key behind each part", "half of a tile behind the last page")
+QUICK = (
+    "NaN behind",
+    "a key behind each part",
+    "half of a tile behind the last page",
+    "lists of heads that differ",
+    "an odd number of units",
+    "a share begins in the last tile, of half its keys",
+)
 PAGED = (
     case(
         "half of a tile behind the last page",

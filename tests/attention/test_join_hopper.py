@@ -25,9 +25,15 @@ WEIGHTS = Weights(1.0), BiasedWeights()
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Parts of softmaxes; `counts`: the tiles of the lists of each example; `shift`: of scores."""
+    """Parts of softmaxes.
+
+    Attributes:
+        counts: The tiles of the lists of each example, or of each list, which then differ by head.
+        shift: A shift of the scores.
+    """
 
     counts: tuple[int, ...]
+    examples: int | None = None
     packing: Packing = FOUR
     heads: int = 8
     columns: int = 128
@@ -43,15 +49,17 @@ CASES = {
     "an empty list at the end": Case((5, 0), programs=2),
     "nothing at all": Case((0, 0)),
     "more parts in a list than there are": Case((0,), heads=4, programs=2),
-    "four queries": Case((3, 7), Packing(4, 4, 8)),
-    "rows that fill no warpgroup": Case((7, 3, 1), Packing(3, 1, 3), heads=2),
+    "four queries": Case((3, 7), packing=Packing(4, 4, 8)),
+    "rows that fill no warpgroup": Case((7, 3, 1), packing=Packing(3, 1, 3), heads=2),
     "a warp with few columns": Case((9, 4), columns=40),
-    "columns beyond two warps": Case((9, 4), Packing(2, 2, 2), heads=4, columns=72),
+    "columns beyond two warps": Case((9, 4), packing=Packing(2, 2, 2), heads=4, columns=72),
     "more parts than are read at a time": Case((60, 3), heads=4, programs=40, longest=64),
     "parts of many lists": Case((30, 3), programs=20, longest=64),
     "a bias": Case((9, 0, 2), weights=WEIGHTS[1]),
     "statistics far below 0": Case((9, 4, 2), programs=17, shift=-500.0),
     "largest scores far below 0": Case((9, 4, 2), programs=17, shift=-500.0, weights=WEIGHTS[1]),
+    "lists of heads that differ": Case((17, 25), 1, Packing(1, 1, 1), heads=2, longest=32),
+    "of heads and examples": Case((3, 0, 9, 1, 7, 2), 2, Packing(2, 1, 2), heads=3),
     "fp16": Case((9, 1), dtype="float16"),
 }
 
@@ -65,7 +73,7 @@ def test_the_kernel_joins_what_operations_join(case, garbage):
     want, _ = joined(
         case.weights, shares, list(map(jnp.asarray, results)), parts=parts, rows=case.packing.rows
     )
-    want = unpacked(case.packing, want[..., : case.columns], batch=len(case.counts))
+    want = unpacked(case.packing, want[..., : case.columns], batch=examples_of(case))
     limit = epsilon(case.dtype) * max(1, np.abs(want).max())
     np.testing.assert_allclose(got, np.asarray(want).transpose(0, 2, 1, 3), atol=limit)
 
@@ -73,7 +81,7 @@ def test_the_kernel_joins_what_operations_join(case, garbage):
 @pytest.mark.parametrize("place", ["output", "statistics"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_nan_in_one_part_is_nan_in_its_row_alone(weights, place):
-    case = Case((4,), Packing(1, 2, 1), heads=2, programs=2, weights=weights)
+    case = Case((4,), packing=Packing(1, 2, 1), heads=2, programs=2, weights=weights)
     shares, parts = shares_of(case)
     out, *statistics = results_of(case, shares, garbage=0.0)
     for array in [out] if place == "output" else statistics:
@@ -83,9 +91,13 @@ def test_nan_in_one_part_is_nan_in_its_row_alone(weights, place):
     assert not np.isnan(got[0, 0, 0]).any()
 
 
+def examples_of(case):
+    return case.examples or len(case.counts)
+
+
 def shares_of(case):
     counts = jnp.asarray(case.counts, jnp.int32)  # as if they were traced
-    alike = case.heads // case.packing.heads
+    alike = examples_of(case) * case.heads // case.packing.heads // len(case.counts)
     return share(counts, longest=case.longest, programs=case.programs, alike=alike)
 
 
@@ -108,7 +120,7 @@ def results_of(case, shares, *, garbage):
 
 
 def run(case, shares, results, *, parts):
-    shape = len(case.counts), case.packing.queries, case.heads, case.columns
+    shape = examples_of(case), case.packing.queries, case.heads, case.columns
     made = jax.ShapeDtypeStruct(shape, case.dtype)
 
     def join(starts, *results):

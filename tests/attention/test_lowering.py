@@ -96,6 +96,20 @@ def test_each_kernel_lowers(program, kernels):
     assert hopper_kernels(text) == kernels
 
 
+@pytest.mark.parametrize(
+    ("program", "kernels"),
+    [
+        pytest.param(few(), 2, id="few queries"),
+        pytest.param(few(64, queries=1, heads=6), 2, id="pages"),
+        pytest.param(gradient(64), 3, id="heads of 64", marks=pytest.mark.slow),
+        pytest.param(at_once(64), 2, id="at once", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_lower_where_python_s_numbers_have_64_bits(program, kernels):
+    with jax.enable_x64(True):
+        test_each_kernel_lowers(program, kernels)
+
+
 def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():
     function, arguments = gradient(64)
 

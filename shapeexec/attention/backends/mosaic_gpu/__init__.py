@@ -97,6 +97,8 @@ class MosaicGpu:
         """See `Backend`. It takes half precision, heads up to 256, and makes no bias gradient."""
         if self.interpret is None and (reason := _support.of_device(platform)):
             return reason
+        if _few.are_few(signature) and (reason := _few.refusal_of_work(signature)):
+            return reason
         return _support.of_call(signature, mask)
 
     def reads_pages(self, signature: Signature) -> bool:

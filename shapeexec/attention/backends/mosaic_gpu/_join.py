@@ -114,14 +114,14 @@ def joined_output(
         which, group = lax.axis_index("list"), lax.axis_index("queries")
         of_lists = dataclasses.replace(shares, starts=starts)
         place, count = of_lists.parts_of(which)
-        given = of_lists.given(which)
-        example, head = lax.div(given, lists_of_example), lax.rem(given, lists_of_example)
-        of_example = refs[-1].at[example]
+        given, of_example = of_lists.given(which), jnp.int32(lists_of_example)
+        example, head = lax.div(given, of_example), lax.rem(given, of_example)
+        out = refs[-1].at[example]
         scalars = group, place, count, head * packing.heads
         plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_join"))()
         types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * len(refs)
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
-        inline(*scalars, *refs[:-1], of_example)
+        inline(*scalars, *refs[:-1], out)
 
     kernel = plgpu.kernel(
         attention_join,

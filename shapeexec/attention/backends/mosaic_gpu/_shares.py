@@ -30,6 +30,9 @@ from shapeexec.attention.masks._base import Array
 TILE_UNITS, LIST_UNITS = 4, 1
 """The work of a tile, and what each list takes besides; measured, see docs/adr/0009."""
 
+MOST_UNITS = 2**30
+"""Work that can be divided with numbers of i32: the last share may begin behind all of it."""
+
 _ASKED = 4  # a step of a search leaves one of as many groups
 _ADDED_AT_ONCE = 4096  # groups whose counts are added by one kernel, whose work grows by the square
 
@@ -67,7 +70,8 @@ class Shares:
     @property
     def all_lists(self) -> Any:
         """The numbers of all lists in the order of `given`, i32[lists]."""
-        return np.arange(self.lists, dtype=np.int32).reshape(self.alike, self.groups).T.reshape(-1)
+        numbers = self._xp.arange(self.lists, dtype=np.int32)
+        return numbers.reshape(self.alike, self.groups).T.reshape(-1)
 
     @property
     def _xp(self) -> Any:
