@@ -37,6 +37,8 @@ class Numbers:
     def arith_index_cast(self, op, x):
         return x.astype(DTYPES[str(op.results[0].type)])
 
+    arith_trunci = arith_index_cast
+
     def arith_extui(self, op, x):
         return unsigned(x).astype(DTYPES[str(op.results[0].type)])
 

@@ -188,6 +188,7 @@ QUICK = (
     "half of a tile behind the last page",
     "lists of heads that differ",
     "an odd number of units",
+    "two warpgroups",
     "a share begins in the last tile, of half its keys",
 )
 PAGED = (

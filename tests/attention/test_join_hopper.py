@@ -78,6 +78,11 @@ def test_the_kernel_joins_what_operations_join(case, garbage):
     np.testing.assert_allclose(got, np.asarray(want).transpose(0, 2, 1, 3), atol=limit)
 
 
+def test_it_joins_where_python_s_numbers_have_64_bits():
+    with jax.enable_x64(True):
+        test_the_kernel_joins_what_operations_join(CASES["of heads and examples"], np.nan)
+
+
 @pytest.mark.parametrize("place", ["output", "statistics"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_nan_in_one_part_is_nan_in_its_row_alone(weights, place):
