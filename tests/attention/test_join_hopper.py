@@ -78,7 +78,7 @@ def test_the_kernel_joins_what_operations_join(case, garbage):
     np.testing.assert_allclose(got, np.asarray(want).transpose(0, 2, 1, 3), atol=limit)
 
 
-def test_it_joins_where_python_s_numbers_have_64_bits():
+def test_the_kernel_joins_where_python_s_numbers_have_64_bits():
     with jax.enable_x64(True):
         test_the_kernel_joins_what_operations_join(CASES["of heads and examples"], np.nan)
 
