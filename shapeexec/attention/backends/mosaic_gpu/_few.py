@@ -34,12 +34,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
-from shapeexec.attention.backends.mosaic_gpu._shares import (
-    LIST_UNITS,
-    MOST_UNITS,
-    TILE_UNITS,
-    Shares,
-)
+from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
 from shapeexec.attention.backends.mosaic_gpu._start import start
 from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
@@ -78,7 +73,7 @@ def are_few(signature: Signature) -> bool:
 def refusal_of_work(signature: Signature) -> str | None:
     """Why the work of a call with few queries cannot be divided; None if it can."""
     lists, tiles = signature.batch * signature.query_heads, -(-signature.key_size // TILE)
-    if lists * (tiles * TILE_UNITS + LIST_UNITS) <= MOST_UNITS:
+    if can_be_shared(lists, longest=tiles):
         return None
     return f"it divides work with numbers of 32 bits, and {lists} lists of {tiles} tiles are more"
 

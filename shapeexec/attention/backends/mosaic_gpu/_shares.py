@@ -30,9 +30,7 @@ from shapeexec.attention.masks._base import Array
 TILE_UNITS, LIST_UNITS = 4, 1
 """The work of a tile, and what each list takes besides; measured, see docs/adr/0009."""
 
-MOST_UNITS = 2**30
-"""Work that can be divided with numbers of i32: the last share may begin behind all of it."""
-
+_MOST_UNITS = 2**30  # half of what an i32 holds, as the last shares may begin behind all work
 _ASKED = 4  # a step of a search leaves one of as many groups
 _ADDED_AT_ONCE = 4096  # groups whose counts are added by one kernel, whose work grows by the square
 
@@ -148,6 +146,11 @@ class Shares:
     def _before(self, group: Any) -> Array:
         """The units of one list of each group before this one."""
         return self.starts[group] * TILE_UNITS + group * LIST_UNITS
+
+
+def can_be_shared(lists: int, *, longest: int) -> bool:
+    """Whether numbers of i32 can count the work of as many lists with at most `longest` tiles."""
+    return lists * (longest * TILE_UNITS + LIST_UNITS) <= _MOST_UNITS
 
 
 def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
