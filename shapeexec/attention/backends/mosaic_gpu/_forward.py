@@ -82,6 +82,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
         slots=slots,
         copies=config.parts,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
+        halves=True,
     )
 
 
@@ -211,6 +212,18 @@ class _Kernel:
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return start + item.pieces(self.keys.rows)
+
+    def skip(self, item: Item, start: Array) -> Array:
+        """See `DivisibleKernel.skip`."""
+        count = item.pieces(self.keys.rows)
+
+        @pl.loop(start, start + count)
+        def _(position: Array) -> None:
+            for stream in (self.keys, self.values):
+                stream.receive(position)
+                stream.release(position)
+
+        return start + count
 
     def _store(
         self, sums: "_Sums", item: Item, first_query: Array, out: Ref, of_rows: list[Ref]

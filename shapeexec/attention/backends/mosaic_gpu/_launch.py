@@ -11,7 +11,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
-from shapeexec.attention.backends.mosaic_gpu._branches import when
+from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
@@ -196,6 +196,7 @@ def launch(
     accumulators: list[tuple[int, int]],
     updated: dict[str, Array] | None = None,
     together: int = 1,
+    halves: bool = False,
 ) -> list[Array]:
     """Run body(block, **inputs, **updated, **outputs, **scratch) in persistent programs.
 
@@ -212,6 +213,8 @@ def launch(
         accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
         updated: Arrays that the kernel changes.
         together: The number of items, one after the other, that one program takes in their order.
+        halves: Whether two programs share an item, half of its rows each, where there are at least
+            twice as many programs as items; then the kernel has `skip`.
 
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
@@ -220,7 +223,7 @@ def launch(
     alike = together > 1 or inputs["sparsity"].lists.longest == 1
     updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
     own = {"schedule": _schedule.scratch(slots, copies), **_pool(config, accumulators)}
-    how = (side, copies, together)
+    how = (side, copies, together, halves)
     key = (*how, body.func, body.args)
     results = start(
         functools.partial(_run_in_programs, config, body, *how),
@@ -249,13 +252,20 @@ def _pool(config: Config, accumulators: list[tuple[int, int]]) -> dict[str, Any]
 
 
 def _run_in_programs(
-    config: Config, body: Callable[..., None], side: Side, copies: int, together: int, **named: Any
+    config: Config,
+    body: Callable[..., None],
+    side: Side,
+    copies: int,
+    together: int,
+    halves: bool,
+    **named: Any,
 ) -> None:
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
     order = {"side": side, "in_order": together > 1, "batch": sparsity.batch[0]}
     table = sparsity.table(config.signature, **order)
-    block = _block(table, count=config.programs, copies=copies, together=together, **own)
+    how = {"copies": copies, "together": together, "halves": halves}
+    block = _block(table, count=config.programs, **how, **own)
     body(block, **named)
 
 
@@ -285,6 +295,7 @@ def _block(
     count: int,
     copies: int,
     together: int,
+    halves: bool,
     counter: Ref | None,
     pool: Sequence[Ref] | None,
     schedule: dict[str, Ref],
@@ -293,17 +304,19 @@ def _block(
     warpgroup = lax.axis_index("warpgroup")
     schedule = {**schedule}
     word = schedule.pop("word")
+    products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
     queue = _schedule.Programs(
         table=table,
         me=lax.axis_index("program"),
         count=count,
         copies=copies,
         together=together,
+        halves=halves,
+        products=products,
         counter=counter,
         word=None if counter is None else word,
         **schedule,
     )
-    products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
     return Block(warpgroup, queue, products)
 
 
@@ -329,6 +342,14 @@ class Kernel(Protocol):
         ...
 
 
+class DivisibleKernel(Kernel, Protocol):
+    """A kernel for `launch` with `halves`."""
+
+    def skip(self, item: Item, start: Any) -> Any:
+        """Leave an item to another program, and its copies unread; see `attend`."""
+        ...
+
+
 def run(
     block: Block,
     streams: tuple[Stream, ...],
@@ -350,7 +371,7 @@ def run(
     @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
-        block.queue.consume(kernel.attend, start)
+        block.queue.consume(_attend(block, kernel), start)
         plgpu.wait_smem_to_gmem(0)
 
     @when(block.warpgroup == WARPGROUPS)
@@ -360,3 +381,18 @@ def run(
         ends = end if isinstance(end, tuple) else (end,) * len(streams)
         for one, position in zip(streams, ends, strict=True):
             one.drain(position)
+
+
+def _attend(block: Block, kernel: Kernel) -> Callable[[Item, Array, Any], Any]:
+    if not block.queue.halves:
+        return kernel.attend
+    rests = block.queue.rests(block.warpgroup)
+
+    def attend(item: Item, slot: Array, start: Any) -> Any:
+        return branch(
+            ~rests,
+            lambda: kernel.attend(item, slot, start),
+            lambda: cast("DivisibleKernel", kernel).skip(item, start),
+        )
+
+    return attend

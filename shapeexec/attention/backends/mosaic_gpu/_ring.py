@@ -76,7 +76,7 @@ class Stream:
         place, valid = self.place(position), source.length - first
         self._await_free(place, position)
         # Kept here: reading it from device memory again would stall the warpgroups that compute.
-        self.begins[place] = first
+        self.products.put(self.begins.at[pl.ds(place, 1)], [first])
         rows, at = pl.ds(first, self.rows), source.at(first, self.rows)
         to = (self.tiles.at[place], self.ready.at[place])
         for vector, shared in zip(source.vectors, self.vectors, strict=True):

@@ -26,6 +26,7 @@ from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import when
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
@@ -43,6 +44,8 @@ class Programs:
         free: A barrier for each slot: the slot's item has been computed.
         copies: The number of copies that arrive at `ready` for an item.
         together: The number of items, one after the other, that one program takes.
+        halves: Whether two programs share an item, half of its rows each, if there are enough.
+        products: The products of this warpgroup.
         counter, word: See `take`; None: programs take turns.
     """
 
@@ -54,12 +57,30 @@ class Programs:
     free: Ref
     copies: int
     together: int
+    halves: bool
+    products: Products | InterpretedProducts
     counter: Ref | None
     word: Ref | None
 
     @property
     def slots(self) -> int:
         return self.posts.shape[0]
+
+    def rests(self, warpgroup: Array) -> Array:
+        """Whether another program computes the rows of this warpgroup, bool[]."""
+        return self._are_shared & (lax.rem(self.me, jnp.int32(WARPGROUPS)) != warpgroup)
+
+    @property
+    def _are_shared(self) -> Array:
+        """Whether items are shared: one tile takes 10,000 cycles, of which 2,400 are for half."""
+        return self.table.total * WARPGROUPS <= self.count
+
+    def _first(self) -> Array:
+        """The number of the first item of this program."""
+        first = self.me * self.together
+        if not self.halves:
+            return first
+        return jnp.where(self._are_shared, lax.div(first, jnp.int32(WARPGROUPS)), first)
 
     def produce(self, begin: Callable[..., Any], stream: Callable[..., Any], start: Any = 0) -> Any:
         """Take items and stream their operands; for the warpgroup that moves memory.
@@ -87,7 +108,7 @@ class Programs:
             return following, taken + 1, ring, number
 
         ring = jax.tree.map(jnp.int32, start)
-        first = self.me * self.together
+        first = self._first()
         start = (self.table.item(first), jnp.int32(0), ring, first)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
@@ -126,8 +147,7 @@ class Programs:
     def _post(self, item: Item, taken: Array) -> Array:
         slot = place_of(taken, self.slots)
         when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
-        for place, value in enumerate(item):
-            self.posts[slot, place] = value
+        self.products.put(self.posts.at[slot], item)
         return slot
 
     def _next(self, number: Array) -> Array:

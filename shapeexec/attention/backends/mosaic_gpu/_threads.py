@@ -195,6 +195,14 @@ def wait_for_all() -> None:
     _utils.warpgroup_barrier()
 
 
+def put(ref: Any, numbers: Sequence[Number]) -> None:
+    """ref[:] = numbers in shared memory, by one thread; then all of the warpgroup see them."""
+    with _utils.single_thread(scope=_utils.ThreadSubset.WARPGROUP):
+        for i, x in enumerate(numbers):
+            store(ref, x, i)
+    wait_for_all()
+
+
 def clear_rows(tile: Any, first: Number) -> None:
     """Overwrite the rows of a tile with 0 from `first` on.
 

@@ -219,14 +219,18 @@ class Table(NamedTuple):
         """
         return self.lists.longest * TILE <= rows
 
+    @property
+    def total(self) -> Array:
+        """The number of items, i32[]."""
+        assert self.batch is not None
+        return self.batch * (self.heads * self.lists.rows)
+
     def item(self, number: Array) -> Item:
         """Item `number`: example by example, head by head, in a head by `order` or `in_order`.
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
-        rows = self.lists.rows
-        assert self.batch is not None
-        total = self.batch * (self.heads * rows)
+        rows, total = self.lists.rows, self.total
         head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
         lengths = self.lengths.of(batch)
