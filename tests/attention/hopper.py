@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shapeexec.attention._blocks import BlockMask, to_dense
+from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention._call_lists import call_lists
+from shapeexec.attention._positions import Gathered
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
@@ -112,7 +113,11 @@ class Case:
         q, k, v, _ = self.operands()
         heads, _ = self.heads
         by_queries, by_keys = self.valid
-        allowed = to_dense(self.mask, (self.queries, self.keys), batch=self.batch, heads=heads)
+        sizes = self.batch, heads, self.queries, self.keys
+        at = (np.arange(n, dtype=np.int32) for n in sizes)
+        lengths = (x.sum(1).astype(np.int32).reshape(-1, 1, 1, 1) for x in self.valid)
+        allowed = self.mask.allows(Gathered(*np.ix_(*at), *lengths))
+        allowed = np.broadcast_to(allowed, sizes)
         allowed = allowed & by_queries[:, None, :, None] & by_keys[:, None, None, :]
         return Reference(q, k, v, self.bias_as_array(), allowed, self.signature.scale)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
+from shapeexec.attention.backends.mosaic_gpu import _schedule
 from tests.attention.hopper import CASES, IDS, IDS_OF_MANY, Case, random_bias
 from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
 
@@ -104,6 +106,51 @@ def test_a_kernel_gives_what_the_formulas_give(case):
     assert_as_formulas(case, *interpreted(case))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("causal", Causal(), queries=100, heads=(1, 1)),
+        Case("long, valid lengths", Full(), 128, 640, (1, 1), sizes=([70], [600])),
+        Case("no second half", Documents(IDS[:, :40], IDS), queries=40, heads=(1, 1)),
+        Case("nothing to attend to", Full(), 128, heads=(1, 1), sizes=([128], [0])),
+    ],
+    ids=lambda case: case.name,
+)
+def test_two_programs_share_a_tile_if_there_is_only_one(case):
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=True))
+    valid = (*case.valid, case.valid[1])
+    q, k, v = (
+        jnp.asarray(np.where(ok[:, :, None, None], x, np.nan), case.dtype)
+        for x, ok in zip(case.operands(), valid, strict=False)
+    )
+    out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=None)
+    want = case.reference()
+    results = [np.asarray(x, np.float64) for x in (out, logsumexp)]
+    assert_as_formulas(case, results, [want.out, want.logsumexp.transpose(0, 2, 1)])
+
+
+@pytest.mark.parametrize(("items", "shared"), [(1, True), (3, True), (4, True), (5, False)])
+def test_each_half_of_an_item_has_one_program_where_half_of_them_would_idle(items, shared):
+    nothing = dict.fromkeys(("posts", "ready", "free", "products", "counter", "word"))
+    halves = []
+    for program in range(8):
+        queue = _schedule.Programs(
+            table=SimpleNamespace(total=jnp.int32(items)),
+            me=jnp.int32(program),
+            count=8,
+            copies=1,
+            together=1,
+            halves=True,
+            **nothing,
+        )
+        first = int(queue.first())
+        works = [w for w in range(2) if not queue.rests(jnp.int32(w))]
+        halves += [(first, w) for w in works if first < items]
+        assert int(queue.following(jnp.int32(first))) >= items
+    assert len(halves) == len(set(halves)) == 2 * items
+    assert all(queue.rests(jnp.int32(w)) == (shared and w == 0) for w in range(2))
+
+
 def of_heads(name: str, size: int, value_size: int | None = None) -> Case:
     (case,) = [case for case in CASES if case.name.startswith(name)]
     sizes = (size, size if value_size is None else value_size)
@@ -143,7 +190,7 @@ def assert_as_formulas(case, results, expected):
     (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = results, expected
     np.testing.assert_allclose(logsumexp, want_logsumexp, atol=tolerance(np.float32, loose=FEW))
     alive = [case.reference().allowed.any(axis) for axis in (-1, -2)]
-    sides = (0, 0, 1, 1)
+    sides = (0, 0, 1, 1)[: 1 + len(want)]
     for one, other, side in zip((out, *gradients), (want_out, *want), sides, strict=True):
         assert one.shape == other.shape
         limit = epsilon(case.dtype) * max(1, np.abs(other).max())

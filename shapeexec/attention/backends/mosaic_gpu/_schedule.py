@@ -75,7 +75,7 @@ class Programs:
         """Whether items are shared: one tile takes 10,000 cycles, of which 2,400 are for half."""
         return self.table.total * WARPGROUPS <= self.count
 
-    def _first(self) -> Array:
+    def first(self) -> Array:
         """The number of the first item of this program."""
         first = self.me * self.together
         if not self.halves:
@@ -101,14 +101,14 @@ class Programs:
             begin(item, slot)
 
             def look_up() -> tuple[Item, Array]:
-                following = self._next(number)
+                following = self.following(number)
                 return self.table.item(following), following
 
             ring, (following, number) = stream(item, slot, ring, look_up)
             return following, taken + 1, ring, number
 
         ring = jax.tree.map(jnp.int32, start)
-        first = self._first()
+        first = self.first()
         start = (self.table.item(first), jnp.int32(0), ring, first)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
@@ -150,7 +150,8 @@ class Programs:
         self.products.put(self.posts.at[slot], item)
         return slot
 
-    def _next(self, number: Array) -> Array:
+    def following(self, number: Array) -> Array:
+        """The number of the item after this one of this program's, where programs take turns."""
         if self.counter is None:
             following = number + 1
             is_last = lax.rem(following, jnp.int32(self.together)) == 0
