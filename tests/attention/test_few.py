@@ -181,18 +181,8 @@ CASES = (
         sizes=([16, 16], [300, 200]),
     ),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
-    case("a share begins inside a tile", Full(), queries=1, heads=(2, 1), keys=384),
-    case(
-        "a share whose keys the last query alone sees",
-        Causal(align="end"),
-        heads=(2, 1),
-        batch=2,
-        sizes=([3, 3], [161, 100]),
-    ),
 )
 QUICK = (
-    "a share begins inside a tile",
-    "a share whose keys the last query alone sees",
     "NaN behind",
     "a key behind each part",
     "half of a tile behind the last page",
@@ -223,7 +213,6 @@ PAGED = (
     case("a bias of pairs", Full(), bias=random_bias(1, 4, 3, 320), keys=320, sizes=([3], [170])),
     case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128), keys=256),
     case("narrow heads", Full(), head_sizes=(40, 64), heads=(5, 1), keys=320),
-    case("a share begins inside a tile", Full(), queries=1, heads=(2, 1), keys=320),
 )
 
 

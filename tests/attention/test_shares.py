@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shapeexec.attention.backends.mosaic_gpu._join import joined
-from shapeexec.attention.backends.mosaic_gpu._shares import LIST_UNITS, TILE_UNITS, UNIT, share
+from shapeexec.attention.backends.mosaic_gpu._shares import LIST_UNITS, TILE_UNITS, share
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from tests.tolerance import tolerance
 
@@ -23,10 +23,6 @@ COUNTS = {
 }
 
 
-STRIPS = (32, 64, 128)
-
-
-@pytest.mark.parametrize("strip", STRIPS)
 @pytest.mark.parametrize(
     ("name", "programs", "alike", "xp"),
     [
@@ -36,16 +32,14 @@ STRIPS = (32, 64, 128)
         ("nothing", 132, 3, jnp),
     ],
 )
-def test_each_strip_is_in_the_share_of_one_program(name, programs, alike, xp, strip):
+def test_each_tile_is_in_the_share_of_one_program(name, programs, alike, xp):
     counts = COUNTS[name]
     given = xp.asarray(counts, np.int32)
-    how = {"programs": programs, "alike": alike, "strip": strip}
-    shares, parts = share(given, longest=max(*counts, 1), **how)
-    assert int(shares.size()) >= TILE_UNITS
+    shares, parts = share(given, longest=max(*counts, 1), programs=programs, alike=alike)
     of_lists = attended(shares)
     # One list of each group, then the next one of each group.
-    strips = [[*itertools.chain(*one.values())] for one in of_lists]
-    assert strips == [[*range(count)] for count in counts] * alike
+    tiles = [[*itertools.chain(*one.values())] for one in of_lists]
+    assert tiles == [[*range(count)] for count in counts] * alike
     assert max(map(len, of_lists)) <= parts
     first, number = shares.parts_of(np.arange(shares.lists))
     np.testing.assert_array_equal(number, list(map(len, of_lists)))
@@ -55,17 +49,16 @@ def test_each_strip_is_in_the_share_of_one_program(name, programs, alike, xp, st
     assert max(places, default=0) < shares.places
 
 
-@pytest.mark.parametrize("strip", STRIPS)
 @pytest.mark.parametrize("alike", [1, 3])
 @pytest.mark.parametrize("name", COUNTS)
-def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, alike, strip):
+def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, alike):
     counts = np.array(COUNTS[name], np.int32)
-    shares, _ = share(counts, longest=max(*counts, 1), programs=7, alike=alike, strip=strip)
-    units = np.tile(counts * (strip // UNIT) + LIST_UNITS, alike)
-    low, strips = shares.bounds(np.arange(shares.lists))
-    np.testing.assert_array_equal(strips, np.tile(counts, alike))
+    shares, _ = share(counts, longest=max(*counts, 1), programs=7, alike=alike)
+    units = np.tile(counts * TILE_UNITS + LIST_UNITS, alike)
+    low, tiles = shares.bounds(np.arange(shares.lists))
+    np.testing.assert_array_equal(tiles, np.tile(counts, alike))
     np.testing.assert_array_equal(low, np.cumsum(units) - units)
-    np.testing.assert_array_equal(shares.end(low, strips), np.cumsum(units))
+    np.testing.assert_array_equal(shares.end(low, tiles), np.cumsum(units))
     assert int(shares.total()) == units.sum()
     given = np.arange(shares.lists).reshape(len(counts), alike).T.reshape(-1)
     np.testing.assert_array_equal(shares.given(np.arange(shares.lists)), given)
@@ -101,7 +94,7 @@ def holders(shares, units):
 
 
 def attended(shares):
-    """For each list the strips that each program attends to, as the kernel finds them."""
+    """For each list the tiles that each program attends to, as the kernel finds them."""
     shares = dataclasses.replace(shares, starts=np.asarray(shares.starts))
     size, total = int(shares.size()), int(shares.total())
     begins = np.arange(shares.programs) * size
@@ -110,11 +103,11 @@ def attended(shares):
         begin, end = begins[program], min(begins[program] + size, total)
         at = begin
         while at < end:
-            low, strips = shares.bounds(which)
-            first, stop = (int(shares.strips_before(x, low, strips)) for x in (begin, end))
+            low, tiles = shares.bounds(which)
+            first, stop = (int(shares.tiles_before(x, low, tiles)) for x in (begin, end))
             if first < stop:
                 of_lists[which][program] = list(range(first, stop))
-            at, which = shares.end(low, strips), which + 1  # noqa: PLW2901 - the kernel's loop
+            at, which = shares.end(low, tiles), which + 1  # noqa: PLW2901 - the kernel's loop
     return of_lists
 
 

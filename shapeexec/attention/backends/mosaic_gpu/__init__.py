@@ -30,7 +30,6 @@ from shapeexec.attention.backends._base import (
     is_valid,
     whole_tiles,
 )
-from shapeexec.attention.backends._reach import divide
 from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import (
@@ -272,17 +271,11 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     config = dataclasses.replace(config, rule=rule)
     batch, heads = signature.batch, signature.query_heads // packing.heads
     alike = heads if counts.shape[1] == 1 else 1
-    in_a_row = work.by_query.reach is not None and not (leaves or config.is_biased)
-    strip = _few.strip_of(config, packing, in_a_row=in_a_row)
-    of_groups = _strips(work, strip, groups=(batch, heads // alike))
-    tiles = work.by_query.tiles.shape[-1]
-    shares, parts = share(
-        of_groups,
-        longest=tiles * (TILE // strip),
-        programs=min(config.programs, batch * heads * tiles),
-        alike=alike,
-        strip=strip,
-    )
+    xp: Any = np if isinstance(counts, np.ndarray) else jnp
+    of_groups = xp.broadcast_to(counts[..., 0], (batch, heads // alike)).reshape(-1)
+    longest = work.by_query.tiles.shape[-1]
+    programs = min(config.programs, batch * heads * longest)
+    shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     shares = jax.tree.map(jnp.asarray, shares)
     results = _few.forward_of_few(
@@ -306,17 +299,6 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
     return out, jnp.where(alive[:, None], logsumexp, -jnp.inf)
-
-
-def _strips(work: Work, strip: int, *, groups: tuple[int, int]) -> Array:
-    """The number of strips in the lists of each example and head, i32[groups] in one axis."""
-    counts, lengths = work.by_query.counts[..., 0], work.key_lengths
-    is_known = isinstance(counts, np.ndarray) and isinstance(lengths, np.ndarray)
-    xp: Any = np if is_known else jnp
-    strips = counts * (TILE // strip)
-    if strip < TILE:  # the last tile may have fewer
-        strips = xp.minimum(strips, divide(lengths[:, None] + (strip - 1), strip, xp=xp))
-    return xp.broadcast_to(strips, groups).reshape(-1)
 
 
 def _if_shorter(lengths: Any, size: int) -> Any:

@@ -120,18 +120,15 @@ class Elements:
         of_columns = [self.leaves[i] for i in self.rule.of_side(int(self.side == "query"))]
         return [_of_item(ref, item) for ref in of_columns]
 
-    def of_item(
-        self, item: Item, first_row: Array, rows: int, *, end: Array | None = None
-    ) -> "ItemElements":
-        """Mask and bias for `rows` rows of an item; for `end` see `ItemElements`."""
+    def of_item(self, item: Item, first_row: Array, rows: int) -> "ItemElements":
+        """Mask and bias for `rows` rows of an item."""
         vectors: dict[int, Any] = dict(
             zip(self.rule.of_side(int(self.side == "query")), self.columns, strict=True)
         )
         for i in self.rule.of_side(int(self.side == "key")):
             of_rows = _of_item(self.leaves[i], item).at[pl.ds(first_row, rows)]
             vectors[i] = load(of_rows, of="rows", where="device")
-        end = item.key_length if end is None else end
-        return ItemElements(self, item, first_row, end, vectors)
+        return ItemElements(self, item, first_row, vectors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +139,12 @@ class ItemElements:
         elements: The mask and the bias.
         item: The item.
         first_row: The position of the first row.
-        end: Where the keys end that are attended to, i32[]; see `Elements.crosses_ends`.
         vectors: For an array's number, its elements for the rows, or its item of `columns`.
     """
 
     elements: Elements
     item: Item
     first_row: Array
-    end: Array
     vectors: dict[int, Any]
 
     def allows(self, first_column: Array, place: Array, shape: tuple[int, ...]) -> Any:
@@ -173,7 +168,7 @@ class ItemElements:
             return scores
         # Keys behind the valid length may hold anything. If they hold 0, their scores are 0; in the
         # backward pass the weights of those would be infinite if all other scores are far below 0.
-        return mask_columns(self.end, begin, scores, masked)
+        return mask_columns(self.item.key_length, begin, scores, masked)
 
     def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
         """Scores of a tile, scaled and with their bias; as they are if there is none.

@@ -34,7 +34,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
-from shapeexec.attention.backends.mosaic_gpu._shares import UNIT, Shares, can_be_shared
+from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
 from shapeexec.attention.backends.mosaic_gpu._start import start
 from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
@@ -55,7 +55,7 @@ _ROOM = 128 * 2**10
 """The bytes of shared memory for keys and values. With more on their way kernels were slower."""
 _MOST_STEPS = 4  # the most pieces in a ring
 
-_PARTS = 4  # parts of a piece across the end, of which those behind it are not copied
+_PARTS = 4  # parts of a piece across the valid length, of which those behind it are not copied
 
 PAGE_ROWS = TILE // 2
 """The page size must be a multiple of this: a page consists of whole pieces."""
@@ -111,20 +111,6 @@ class _Form(NamedTuple):
         return _Form(warpgroups, slots, copies, key_rows, (of_keys, of_values))
 
 
-def strip_of(config: Config, packing: Packing, *, in_a_row: bool) -> int:
-    """The keys of a strip, for `Shares`.
-
-    Args:
-        config: The static part of the call.
-        packing: The queries and heads that the rows hold.
-        in_a_row: Whether all lists are the first keys, and nothing is read of pairs or keys. Then
-            pieces may begin anywhere, but in pages; else they are parts of tiles.
-    """
-    if not in_a_row:
-        return TILE
-    return UNIT if config.signature.page_size is None else _Form.of(config, packing).key_rows
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def forward_of_few(
     config: Config,
@@ -165,19 +151,18 @@ def forward_of_few(
             "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
-        scratch=_scratch(config, form, sparsity, parts=_parts_of(config, shares), dtype=q.dtype),
+        scratch=_scratch(config, form, sparsity, dtype=q.dtype),
         programs=shares.programs,
         interpret=config.interpret,
         warpgroups=form.warpgroups,
     )
 
 
-def _scratch(
-    config: Config, form: _Form, sparsity: Sparsity, *, parts: int, dtype: Any
-) -> dict[str, Any]:
+def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> dict[str, Any]:
     readers, rows = form.warpgroups, form.key_rows
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
+    parts = _parts_of(config)
     vectors = sparsity.column_dtypes(config, side="query")
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
@@ -191,9 +176,9 @@ def _scratch(
     return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
 
 
-def _parts_of(config: Config, shares: Shares) -> int:
+def _parts_of(config: Config) -> int:
     """The parts of a piece that may be copied one by one."""
-    return _PARTS if config.signature.is_ragged or shares.cut_tiles else 1
+    return _PARTS if config.signature.is_ragged else 1
 
 
 class _Segment(NamedTuple):
@@ -203,23 +188,19 @@ class _Segment(NamedTuple):
         item: The list.
         number: The number of the list, as they were given.
         place: The place of its results.
-        begin, end: Its keys, counted within the list: the first one, and the one behind the last.
+        first, end: The first of its pieces within the list, and the piece behind its last one.
     """
 
     item: Item
     number: Array
     place: Array
-    begin: Array
+    first: Array
     end: Array
 
-    def pieces(self, rows: int) -> Array:
-        """The number of its pieces of this many keys, of which the last one may be cut short."""
-        return lax.div(self.end - self.begin + (rows - 1), jnp.int32(rows))
-
-    def full_pieces(self, rows: int) -> Array:
-        """The number of its pieces of which all keys are attended to: they come first."""
-        full = jnp.minimum(self.item.full * TILE, self.end)
-        return lax.div(jnp.maximum(full - self.begin, 0), jnp.int32(rows))
+    @property
+    def pieces(self) -> Array:
+        """The number of its pieces."""
+        return self.end - self.first
 
 
 def _kernel(
@@ -228,7 +209,6 @@ def _kernel(
     readers: int,
     *,
     sparsity: Sparsity,
-    shares: Shares,
     queries: dict[str, Ref],
     keys: dict[str, Ref],
     values: dict[str, Ref],
@@ -237,12 +217,10 @@ def _kernel(
 ) -> None:
     warpgroup = lax.axis_index("warpgroup")
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    parts = _parts_of(config, shares)
+    parts = _parts_of(config)
     of_keys, of_values = (Stream(**x, products=products, parts=parts) for x in (keys, values))
     columns = of_keys.vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
-    if shares.cut_tiles:
-        elements = dataclasses.replace(elements, crosses_ends=True)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     kernel = _Kernel(
         *(config, packing, sparsity, elements, products, warpgroup, readers),
@@ -250,7 +228,6 @@ def _kernel(
         keys=of_keys,
         values=of_values,
         statistics=statistics,
-        shares=shares,
         **refs,
     )
 
@@ -300,26 +277,26 @@ class _Kernel:
         Returns:
             The number of segments, and the position in the ring after the last piece.
         """
-        me, shares = lax.axis_index("program"), self.shares
+        me, shares, per_tile = lax.axis_index("program"), self.shares, TILE // self.keys.rows
         size = shares.size()
         begin = me * size
         end = jnp.minimum(begin + size, shares.total())
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            which, _, number, ring, (low, strips, item) = carry
+            which, _, number, ring, (low, tiles, item) = carry
             # What it loads arrives while this list is visited.
             following = self._list(jnp.minimum(which + 1, shares.lists - 1))
-            first, stop = (shares.strips_before(x, low, strips) for x in (begin, end))
-            bounds = first * shares.strip, jnp.minimum(stop * shares.strip, item.columns)
-            segment = _Segment(item, shares.given(which), me + which, *bounds)
+            first, stop = (shares.tiles_before(x, low, tiles) for x in (begin, end))
+            pieces = jnp.minimum(stop * per_tile, item.pieces(self.keys.rows))
+            segment = _Segment(item, shares.given(which), me + which, first * per_tile, pieces)
 
             @when(first < stop)
             def _() -> None:
                 visit(segment, number, ring)
 
             visited = jnp.where(first < stop, 1, 0)
-            ring += visited * segment.pieces(self.keys.rows)
-            return which + 1, shares.end(low, strips), number + visited, ring, following
+            ring += visited * segment.pieces
+            return which + 1, shares.end(low, tiles), number + visited, ring, following
 
         zero, first = jnp.int32(0), shares.holder(begin)
         initial = (first, begin, zero, zero, self._list(first))
@@ -342,23 +319,15 @@ class _Kernel:
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
-        length, rows = self._length(segment), self.keys.rows
-        key = Source(self.k, item.batch, head, length, columns, self.pages)
-        value = Source(self.v, item.batch, head, length, pages=self.pages)
-        pieces = segment.pieces(rows)
+        key = Source(self.k, item.batch, head, item.key_length, columns, self.pages)
+        value = Source(self.v, item.batch, head, item.key_length, pages=self.pages)
 
-        @pl.loop(0, pieces)
+        @pl.loop(0, segment.pieces)
         def _(i: Array) -> None:
             # Backwards, so that the pieces with a mask are first.
-            first = segment.begin + (pieces - 1 - i) * rows
-            if not self.shares.cut_tiles:
-                first = self._table.first_column(item, lax.div(first, jnp.int32(rows)), rows)
+            first = self._table.first_column(item, segment.end - 1 - i, self.keys.rows)
             self.keys.send(key, first, ring + i)
             self.values.send(value, first, ring + i)
-
-    def _length(self, segment: _Segment) -> Array:
-        """Where the keys end that are attended to, i32[]."""
-        return segment.end if self.shares.cut_tiles else segment.item.key_length
 
     def _queries_of(self, segment: _Segment) -> list[Source]:
         """The sources of a segment's queries; see `packed_queries`."""
@@ -395,9 +364,8 @@ class _Kernel:
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""
         products, shape = self.products, (ROWS, self.keys.rows)
-        end, pieces = self._length(segment), segment.pieces(self.keys.rows)
-        rule = self.elements.of_item(segment.item, self.warpgroup * ROWS, ROWS, end=end)
-        partial = pieces - segment.full_pieces(self.keys.rows)
+        rule = self.elements.of_item(segment.item, self.warpgroup * ROWS, ROWS)
+        partial = segment.end - segment.item.full_pieces(self.keys.rows)
 
         def step(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             place = self.keys.receive(ring + i)
@@ -421,19 +389,19 @@ class _Kernel:
             return largest, weight
 
         initial = vector(self.config.weights.initial, ROWS), vector(0, ROWS)
-        sums = lax.fori_loop(0, pieces, step, initial)
+        sums = lax.fori_loop(0, segment.pieces, step, initial)
         return products.read(total), *sums
 
     def _clear(self, segment: _Segment, place: Array) -> None:
-        """Clear values behind the last key, as 0 * padding, or what is not copied, may be NaN.
+        """Clear values behind the valid length, as 0 * padding may be NaN.
 
         The warpgroup that moves memory would have to wait for the copy, instead of starting others.
         """
-        if not (self._table.overhangs or self.shares.cut_tiles):
+        if not self._table.overhangs:
             return
         rows = self.values.rows // self.readers
         first = self.warpgroup * rows
-        valid = self._length(segment) - self.values.begins[place]
+        valid = segment.item.key_length - self.values.begins[place]
 
         @when(valid < self.values.rows)
         def _() -> None:

@@ -223,10 +223,10 @@ def launch(
     alike = together > 1 or inputs["sparsity"].lists.longest == 1
     updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
     own = {"schedule": _schedule.scratch(slots, copies), **_pool(config, accumulators)}
-    how = (side, copies, together, halves)
-    key = (*how, body.func, body.args)
+    how = {"side": side, "copies": copies, "together": together, "halves": halves}
+    key = (*how.values(), body.func, body.args)
     results = start(
-        functools.partial(_run_in_programs, config, body, *how),
+        functools.partial(_run_in_programs, config, body, **how),
         inputs=inputs,
         updated=updated,
         outputs=outputs,
@@ -254,6 +254,7 @@ def _pool(config: Config, accumulators: list[tuple[int, int]]) -> dict[str, Any]
 def _run_in_programs(
     config: Config,
     body: Callable[..., None],
+    *,
     side: Side,
     copies: int,
     together: int,

@@ -1,10 +1,10 @@
-"""Divides lists of keys into equal shares of work for a fixed number of programs.
+"""Divides lists of key tiles into equal shares of work for a fixed number of programs.
 
-A share may begin and end inside a list, between strips of keys. So several programs may attend to
-parts of one list. `_few` attends to the shares, and `_join` joins the parts.
+A share may begin and end inside a list. So several programs may attend to parts of one list. `_few`
+attends to the shares, and `_join` joins the parts.
 
-Work is counted in units of some keys, and a list as some more: to begin and end one takes time,
-too. Lists that are alike do not follow each other: first comes one list of each group, then
+Work is counted in units, a tile as several and a list as some more: to begin and end one takes
+time, too. Lists that are alike do not follow each other: first comes one list of each group, then
 the next one of each group. So no share has all the short lists of one example.
 
 The parts of all lists are stored in one row. From one part to the next the list, the program or
@@ -25,14 +25,10 @@ import numpy as np
 from jax import lax
 
 from shapeexec.attention.backends._reach import divide
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks._base import Array
 
-UNIT = 32
-"""The keys of a unit of work."""
-LIST_UNITS = 1
-"""What each list takes besides its keys; measured, see docs/adr/0009."""
-TILE_UNITS = TILE // UNIT
+TILE_UNITS, LIST_UNITS = 4, 1
+"""The work of a tile, and what each list takes besides; measured, see docs/adr/0009."""
 
 _MOST_UNITS = 2**30  # half of what an i32 holds, as the last shares may begin behind all work
 _ASKED = 4  # a step of a search leaves one of as many groups
@@ -45,16 +41,14 @@ class Shares:
     """The work of all lists in one row, cut into shares of one size.
 
     Attributes:
-        starts: The number of strips of one list of each group before this one, i32[groups + 1].
+        starts: The number of tiles of one list of each group before this one, i32[groups + 1].
         alike: The number of lists in a group, which are equally long.
         programs: The number of shares.
-        strip: The keys of a strip, a multiple of `UNIT` up to a tile: no share begins inside one.
     """
 
     starts: Array
     alike: int = dataclasses.field(metadata={"static": True})
     programs: int = dataclasses.field(metadata={"static": True})
-    strip: int = dataclasses.field(default=TILE, metadata={"static": True})
 
     @property
     def groups(self) -> int:
@@ -65,11 +59,6 @@ class Shares:
     def lists(self) -> int:
         """The number of lists."""
         return self.groups * self.alike
-
-    @property
-    def cut_tiles(self) -> bool:
-        """Whether a share may begin inside a tile."""
-        return self.strip < TILE
 
     @property
     def places(self) -> int:
@@ -104,20 +93,20 @@ class Shares:
         return self._xp.maximum(even, TILE_UNITS)
 
     def bounds(self, which: Array) -> tuple[Array, Array]:
-        """The first unit of a list, and the number of its strips, i32[] each."""
+        """The first unit of a list, and the number of its tiles, i32[] each."""
         of_group, group = self._divided(which)
         low = of_group * self._before(self.groups) + self._before(group)
         return low, self.starts[group + 1] - self.starts[group]
 
-    def end(self, low: Array, strips: Array) -> Array:
+    def end(self, low: Array, tiles: Array) -> Array:
         """The first unit behind a list, from its `bounds`, i32[]."""
-        return low + (strips * self._units + LIST_UNITS)
+        return low + (tiles * TILE_UNITS + LIST_UNITS)
 
-    def strips_before(self, unit: Array, low: Array, strips: Array) -> Array:
-        """How many strips of a list, from its `bounds`, begin before a unit, i32[]."""
+    def tiles_before(self, unit: Array, low: Array, tiles: Array) -> Array:
+        """How many tiles of a list, from its `bounds`, begin before a unit, i32[]."""
         xp = self._xp
         behind = xp.maximum(unit - low - LIST_UNITS, 0)
-        return xp.minimum(divide(behind + (self._units - 1), self._units, xp=xp), strips)
+        return xp.minimum(divide(behind + (TILE_UNITS - 1), TILE_UNITS, xp=xp), tiles)
 
     def holder(self, unit: Array) -> Array:
         """The list that holds a unit, i32[]; the last one if none does.
@@ -142,11 +131,11 @@ class Shares:
             which: The number of the list, or of several: i32.
         """
         xp = self._xp
-        (low, strips), size = self.bounds(which), self.size()
+        (low, tiles), size = self.bounds(which), self.size()
         low = low + LIST_UNITS
         first = divide(low, size, xp=xp)
-        last = divide(low + (xp.maximum(strips, 1) - 1) * self._units, size, xp=xp)
-        is_empty = strips == 0
+        last = divide(low + (xp.maximum(tiles, 1) - 1) * TILE_UNITS, size, xp=xp)
+        is_empty = tiles == 0
         return xp.where(is_empty, 0, first + which), xp.where(is_empty, 0, last - first + 1)
 
     def _divided(self, which: Array) -> tuple[Array, Array]:
@@ -156,12 +145,7 @@ class Shares:
 
     def _before(self, group: Any) -> Array:
         """The units of one list of each group before this one."""
-        return self.starts[group] * self._units + group * LIST_UNITS
-
-    @property
-    def _units(self) -> int:
-        """The units of a strip."""
-        return self.strip // UNIT
+        return self.starts[group] * TILE_UNITS + group * LIST_UNITS
 
 
 def can_be_shared(lists: int, *, longest: int) -> bool:
@@ -169,20 +153,17 @@ def can_be_shared(lists: int, *, longest: int) -> bool:
     return lists * (longest * TILE_UNITS + LIST_UNITS) <= _MOST_UNITS
 
 
-def share(
-    counts: Array, *, longest: int, programs: int, alike: int = 1, strip: int = TILE
-) -> tuple[Shares, int]:
+def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tuple[Shares, int]:
     """Equal shares, and the most programs that attend to one list: an upper bound if traced.
 
     Args:
-        counts: The number of strips in a list of each group, i32[groups].
-        longest: The most strips that a list can have.
+        counts: The number of tiles in a list of each group, i32[groups].
+        longest: The most tiles that a list can have.
         programs: The number of shares.
         alike: The number of lists in a group, which are equally long.
-        strip: See `Shares`.
     """
     is_known = isinstance(counts, np.ndarray)
-    shares = Shares(_sums_before(counts), alike, programs, strip)
+    shares = Shares(_sums_before(counts), alike, programs)
     if is_known:
         return shares, int(shares.parts_of(shares.all_lists)[1].max(initial=1))
     # If all lists but one group are empty, that group has the programs to itself.

@@ -177,11 +177,6 @@ class Item(NamedTuple):
     query_length: Array
     key_length: Array
 
-    @property
-    def columns(self) -> Array:
-        """The number of positions in its tiles, without those behind the valid length."""
-        return self.count * TILE - self.behind
-
     def pieces(self, rows: int) -> Array:
         """The number of pieces of this many rows, by which the position in the ring advances."""
         if rows == TILE:
