@@ -1,4 +1,4 @@
-"""How Hopper kernels join parts of softmaxes, lowered for CUDA and then run in NumPy."""
+"""The Hopper kernel that joins parts of softmaxes, lowered for CUDA and then run in NumPy."""
 
 import dataclasses
 
@@ -10,11 +10,8 @@ import pytest
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
-from jax import lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends.mosaic_gpu._join import Joint, joined
+from shapeexec.attention.backends.mosaic_gpu._join import joined, joined_output
 from shapeexec.attention.backends.mosaic_gpu._packing import unpacked
 from shapeexec.attention.backends.mosaic_gpu._shares import share
 from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
@@ -64,10 +61,6 @@ CASES = {
     "lists of heads that differ": Case((17, 25), 1, Packing(1, 1, 1), heads=2, longest=32),
     "of heads and examples": Case((3, 0, 9, 1, 7, 2), 2, Packing(2, 1, 2), heads=3),
     "fp16": Case((9, 1), dtype="float16"),
-    "all rows of a warpgroup": Case((9, 0), packing=Packing(16, 4, 16), columns=64),
-    "rows of two warpgroups": Case((9, 0), packing=Packing(16, 8, 16), columns=64),
-    "some rows of two": Case((7,), packing=Packing(5, 10, 8), heads=10, columns=40),
-    "a head of both warpgroups": Case((7,), packing=Packing(9, 8, 9), columns=40),
 }
 
 
@@ -116,8 +109,8 @@ def shares_of(case):
 def results_of(case, shares, *, garbage):
     """What the kernel of few queries stores, and garbage where no part is."""
     random = np.random.default_rng(0)
-    rows, columns = warpgroups_of(case) * 64, -(-case.columns // 32) * 32
-    given = [(rows, columns), *[(rows,)] * len(case.weights.empty_statistics)]
+    rows, columns = case.packing.rows, -(-case.columns // 32) * 32
+    given = [(rows, columns), *[(64,)] * len(case.weights.empty_statistics)]
     results = [np.full((shares.places, *x), garbage, np.float32) for x in given]
     for first, number in zip(*shares.parts_of(shares.all_lists), strict=True):
         for array in results:
@@ -131,32 +124,13 @@ def results_of(case, shares, *, garbage):
     return results
 
 
-def warpgroups_of(case):
-    return -(-case.packing.rows // 64)
-
-
 def run(case, shares, results, *, parts):
     shape = examples_of(case), case.packing.queries, case.heads, case.columns
     made = jax.ShapeDtypeStruct(shape, case.dtype)
-    joint = Joint(case.weights, case.packing, case.columns, parts)
-
-    def body(starts, *refs):
-        of_lists = dataclasses.replace(shares, starts=starts)
-        warpgroup, which = lax.axis_index("warpgroup"), lax.axis_index("list")
-        heads = jnp.int32(case.heads // case.packing.heads)
-        given = of_lists.given(which)
-        first_head = lax.rem(given, heads) * case.packing.heads
-        out = refs[-1].at[lax.div(given, heads)]
-        joint.join(warpgroup, of_lists.parts_of(which), first_head, refs[:-1], out)
 
     def join(starts, *results):
-        return plgpu.kernel(
-            body,
-            out_type=made,
-            grid=(warpgroups_of(case), shares.lists),
-            grid_names=("warpgroup", "list"),
-            compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
-        )(starts, *results)
+        given = dataclasses.replace(shares, starts=starts)
+        return joined_output(case.weights, case.packing, given, results, made=made, parts=parts)
 
     starts = np.asarray(shares.starts)
     with _device.assumed(_device.HOPPER):

@@ -285,32 +285,3 @@ def squares_and_gradient(x, bias):
 
     out, pull = jax.vjp(squares, x)
     return out, *pull(2 * out)
-
-
-@pytest.mark.gpu
-@on_hopper
-@pytest.mark.parametrize(
-    ("batch", "queries", "heads", "keys"),
-    [(8, 4, (32, 8), 8192), (64, 1, (32, 8), 1024), (1, 1, (8, 2), 65536), (4, 16, (16, 2), 4096)],
-)
-def test_the_program_that_is_last_joins_all_parts_each_time(batch, queries, heads, keys):
-    lengths = np.random.default_rng(0).integers(queries, keys + 1, batch).astype(np.int32)
-    shapes = ((queries, heads[0]), (keys, heads[1]), (keys, heads[1]))
-    q, k, v = (
-        jax.random.normal(jax.random.key(i), (batch, *shape, 128), jnp.bfloat16)
-        for i, shape in enumerate(shapes)
-    )
-
-    @jax.jit
-    def differing(q, k, v):
-        first = decode(q, k, v, lengths, sx.Causal(align="end"))
-
-        def step(_, count):
-            # It leaves wrong parts of the same size in memory.
-            other = decode(q, k, -v, lengths, sx.Causal(align="end"))
-            again = decode(q + 0 * other, k, v, lengths, sx.Causal(align="end"))
-            return count + (again != first).any()
-
-        return jax.lax.fori_loop(0, 500, step, 0)
-
-    assert int(differing(q, k, v)) == 0

@@ -39,7 +39,7 @@ from shapeexec.attention.backends.mosaic_gpu._forward import (
 )
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
-from shapeexec.attention.backends.mosaic_gpu._join import joined
+from shapeexec.attention.backends.mosaic_gpu._join import joined, joined_output
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
@@ -278,22 +278,23 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     shares = jax.tree.map(jnp.asarray, shares)
-    size = signature.value_size
-    of_parts, out = _few.forward_of_few(
+    results = _few.forward_of_few(
         config,
         packing,
         _Prepared(signature, config, work, leaves).sparsity(side="query"),
         shares=shares,
         pages=work.pages,
-        made=jax.ShapeDtypeStruct((batch, packing.queries, signature.query_heads, size), q.dtype),
-        parts=parts,
         **arrays,
     )
     # XLA drops what nobody reads: on the device the value, and mostly the statistics.
-    value, statistics = joined(config.weights, shares, of_parts, parts=parts, rows=packing.rows)
+    value, statistics = joined(config.weights, shares, results, parts=parts, rows=packing.rows)
     as_given = functools.partial(unpacked, packing, batch=batch)
-    if out is None:
-        out = as_given(value[..., :size]).transpose(0, 2, 1, 3)
+    if config.interpret is None:
+        size = signature.value_size
+        made = jax.ShapeDtypeStruct((batch, packing.queries, signature.query_heads, size), q.dtype)
+        out = joined_output(config.weights, packing, shares, results, made=made, parts=parts)
+    else:  # which has no numbers of single threads
+        out = as_given(value[..., : signature.value_size]).transpose(0, 2, 1, 3)
     alive = is_valid(work.query_lengths, signature.query_size)
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)

@@ -2,8 +2,7 @@
 
 All heads that share keys are rows of one tile, and each program attends to its share of the keys
 of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stream-K, arXiv
-2301.03598). The program that is done with a list last joins the parts of its softmax, in a fixed
-order (`_join`).
+2301.03598). `_join` joins the parts of a softmax, in a fixed order.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -27,7 +26,6 @@ from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._join import Joint
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._products import (
     InterpretedProducts,
@@ -36,10 +34,9 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
-from shapeexec.attention.backends.mosaic_gpu._schedule import take
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
 from shapeexec.attention.backends.mosaic_gpu._start import start
-from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS, wait_for_all
+from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     TILE,
@@ -114,21 +111,7 @@ class _Form(NamedTuple):
         return _Form(warpgroups, slots, copies, key_rows, (of_keys, of_values))
 
 
-class Results(NamedTuple):
-    """What the kernel makes.
-
-    Attributes:
-        of_parts: The output f32[places, rows or more, V or more], and `Weights.statistics`
-            f32[places, rows or more] each; in places without a part, and in rows without a query,
-            anything.
-        joined: The output [B, T, N, V]; None in the interpreter, which has no numbers of threads.
-    """
-
-    of_parts: list[Array]
-    joined: Array | None
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames=("made", "parts"))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def forward_of_few(
     config: Config,
     packing: Packing,
@@ -139,10 +122,8 @@ def forward_of_few(
     k: Array,
     v: Array,
     pages: Array | None,
-    made: jax.ShapeDtypeStruct,
-    parts: int,
-) -> Results:
-    """The output, and that of each part of each list; see `Shares.parts_of`.
+) -> list[Array]:
+    """The output and `Weights.statistics` of each part of each list; see `Shares.parts_of`.
 
     Args:
         config: The static part of the call.
@@ -153,35 +134,28 @@ def forward_of_few(
         k: Keys.
         v: Values.
         pages: The numbers of each example's pages, if k and v are pages; see `Work`.
-        made: Shape, [B, T, N, V], and dtype of the output.
-        parts: The most parts of a list.
+
+    Returns:
+        The output f32[places, rows or more, V or more], and statistics f32[places, rows or more]
+        each; in places without a part, and in rows without a query, anything.
     """
     form = _Form.of(config, packing)
     rows = form.warpgroups * min(packing.rows, ROWS)
     columns = whole_tiles(v.shape[3], STORED_COLUMNS)
     of_rows = jax.ShapeDtypeStruct((shares.places, rows), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
-    outputs = {
-        "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
-        **{f"statistics_{i}": of_rows for i in statistics},
-    }
-    joint = None
-    if config.interpret is None:
-        joint = Joint(config.weights, packing, made.shape[3], parts)
-    results = start(
-        functools.partial(_kernel, config, packing, form.warpgroups, joint),
+    return start(
+        functools.partial(_kernel, config, packing, form.warpgroups),
         inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
-        outputs=outputs if joint is None else {**outputs, "joined": made},
+        outputs={
+            "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
+            **{f"statistics_{i}": of_rows for i in statistics},
+        },
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
         programs=shares.programs,
         interpret=config.interpret,
         warpgroups=form.warpgroups,
-        # At least two: XLA copies a single zero from a constant, which takes longer.
-        updated={"done": jnp.zeros((shares.lists * form.warpgroups + 1,), jnp.int32)}
-        if joint is not None
-        else None,
     )
-    return Results(results[: len(outputs)], None if joint is None else results[len(outputs)])
 
 
 def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> dict[str, Any]:
@@ -195,18 +169,11 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
         "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors, copies=parts),
         "values": ring(form.steps[1], rows=rows, columns=value_columns, copies=parts),
         "cleared": plgpu.Barrier(num_arrivals=readers),
-        "words": plgpu.SMEM((readers,), jnp.int32),
     }
     if config.interpret is None:
         return scratch
     shapes = [(ROWS, rows), (ROWS, value_columns)]
     return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
-
-
-def _meet() -> Array:
-    """Wait for the threads of the warpgroup, to see what they have stored; 0."""
-    plgpu.inline_mgpu()(lambda _: wait_for_all())()
-    return jnp.int32(0)
 
 
 def _parts_of(config: Config) -> int:
@@ -219,18 +186,14 @@ class _Segment(NamedTuple):
 
     Attributes:
         item: The list.
-        which: The number of the list, in the order of work.
         number: The number of the list, as they were given.
         place: The place of its results.
-        parts: The place of the list's first part, and the number of its parts.
         first, end: The first of its pieces within the list, and the piece behind its last one.
     """
 
     item: Item
-    which: Array
     number: Array
     place: Array
-    parts: tuple[Array, Array]
     first: Array
     end: Array
 
@@ -244,7 +207,6 @@ def _kernel(
     config: Config,
     packing: Packing,
     readers: int,
-    joint: Joint | None,
     *,
     sparsity: Sparsity,
     queries: dict[str, Ref],
@@ -261,7 +223,7 @@ def _kernel(
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     kernel = _Kernel(
-        *(config, packing, joint, sparsity, elements, products, warpgroup, readers),
+        *(config, packing, sparsity, elements, products, warpgroup, readers),
         queries=Stream(**queries, products=products),
         keys=of_keys,
         values=of_values,
@@ -271,11 +233,11 @@ def _kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
-        kernel.walk(kernel.attend, kernel.attend_to_nothing)
+        kernel.walk(kernel.attend)
 
     @when(warpgroup == readers)
     def _memory() -> None:
-        kernel.drain(*kernel.walk(kernel.send, lambda _: None))
+        kernel.drain(*kernel.walk(kernel.send))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +246,6 @@ class _Kernel:
 
     config: Config
     packing: Packing
-    joint: Joint | None
     sparsity: Sparsity
     elements: Elements
     products: Products | InterpretedProducts
@@ -301,25 +262,17 @@ class _Kernel:
     pages: Ref | None
     out: Ref
     cleared: Ref
-    words: Ref
-    joined: Ref | None = None
-    done: Ref | None = None
 
     @property
     def _table(self) -> Table:
         return self.sparsity.table(self.config.signature, side="query", in_order=True)
 
-    def walk(
-        self,
-        visit: Callable[[_Segment, Array, Array], None],
-        visit_empty: Callable[[_Segment], None],
-    ) -> tuple[Array, Array]:
+    def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
         """Call `visit` for each segment of this program's share.
 
         Args:
             visit: Called as visit(segment, number, ring), with the segment's number in this share,
                 and the position in the ring of its first piece.
-            visit_empty: Called for each list that has no keys, by the program in whose share it is.
 
         Returns:
             The number of segments, and the position in the ring after the last piece.
@@ -335,17 +288,11 @@ class _Kernel:
             following = self._list(jnp.minimum(which + 1, shares.lists - 1))
             first, stop = (shares.tiles_before(x, low, tiles) for x in (begin, end))
             pieces = jnp.minimum(stop * per_tile, item.pieces(self.keys.rows))
-            parts = shares.parts_between(which, low, tiles)
-            place, given = me + which, shares.given(which)
-            segment = _Segment(item, which, given, place, parts, first * per_tile, pieces)
+            segment = _Segment(item, shares.given(which), me + which, first * per_tile, pieces)
 
             @when(first < stop)
             def _() -> None:
                 visit(segment, number, ring)
-
-            @when((tiles == 0) & (low >= begin))
-            def _() -> None:
-                visit_empty(segment)
 
             visited = jnp.where(first < stop, 1, 0)
             ring += visited * segment.pieces
@@ -413,30 +360,6 @@ class _Kernel:
         self.products.store_rows(
             self.packing.holds_query, self.warpgroup * ROWS, places, [values, *statistics]
         )
-        if self.joint is not None:
-            done = self._count(segment)
-            when(done == segment.parts[1] - 1)(lambda: self._join(segment))
-
-    def attend_to_nothing(self, segment: _Segment) -> None:
-        """Store the output of a list without keys, which is 0."""
-        if self.joint is not None:
-            self._join(segment)
-
-    def _count(self, segment: _Segment) -> Array:
-        """How many parts of a list were done before this one: what they stored is seen here."""
-        assert self.done is not None
-        place = segment.which * self.readers + self.warpgroup
-        at = self.done.at[pl.ds(place, 1)], self.words.at[pl.ds(self.warpgroup, 1)]
-        is_alone = segment.parts[1] == 1  # then it is seen without a fence, which takes long
-        return branch(~is_alone, functools.partial(take, *at, is_signal=True), _meet)
-
-    def _join(self, segment: _Segment) -> None:
-        assert self.joint is not None
-        assert self.joined is not None
-        first_head = segment.item.head * self.packing.heads
-        out = self.joined.at[segment.item.batch]
-        results = [self.out, *self.statistics]
-        self.joint.join(self.warpgroup, segment.parts, first_head, results, out)
 
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""

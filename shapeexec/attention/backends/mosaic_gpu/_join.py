@@ -1,8 +1,8 @@
 """Joins the parts of softmaxes that `_few` makes, in a fixed order.
 
-Whichever program is done with a list last joins its parts, in the kernel itself, by `Joint`. A warp
-joins a row: a thread sees its own numbers, as in `_threads`. The interpreter has none, so there
-`joined` does it; of these operations XLA would make two kernels.
+Of the operations in `joined` XLA makes two kernels, of which the first one finds the largest score,
+and both read as many parts as a list may have. The kernel here reads the parts that there are. A
+warp joins a row: a thread sees its own numbers, as in `_threads`.
 """
 
 # Pallas has partly unknown types.
@@ -15,10 +15,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._reals import (
     Real,
@@ -37,14 +39,14 @@ from shapeexec.attention.backends.mosaic_gpu._threads import (
     when,
     where,
 )
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
+from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
 _WARPS = WARPGROUP // WARP
-_AT_A_TIME = 4
-"""The number of parts of a row that are loaded together: a load takes half a microsecond."""
-_ROWS_TOGETHER = 4
-"""The most rows of a warp whose parts are loaded together."""
+_AT_A_TIME = 4, 8
+"""The numbers of parts that are loaded together, where lists have few parts as a rule, and else.
+
+A load takes half a microsecond, but so does looking at parts that a list does not have."""
 
 
 def joined(
@@ -84,109 +86,109 @@ def joined(
     return value / jnp.where(weight <= 0, 1.0, weight)[..., None], weights.of_all(largest, weight)
 
 
+def joined_output(
+    weights: Weights | BiasedWeights,
+    packing: Packing,
+    shares: Shares,
+    results: Sequence[Array],
+    *,
+    made: jax.ShapeDtypeStruct,
+    parts: int,
+) -> Array:
+    """The output of `joined` as [B, T, N, V], by a kernel.
+
+    Args:
+        weights: The formulas of the weights.
+        packing: The queries and heads that the rows hold.
+        shares: The work of each program.
+        results: See `joined`.
+        made: Shape and dtype, of 16 bits, of the output.
+        parts: The most parts of a list.
+    """
+    at_a_time = _AT_A_TIME[shares.programs > _AT_A_TIME[1] * shares.lists]
+    form = _Form(weights, packing, made.shape[3], parts, at_a_time)
+    lists_of_example = made.shape[2] // packing.heads
+    groups = -(-packing.heads * packing.queries // _WARPS)
+
+    def attention_join(starts: Ref, *refs: Ref) -> None:
+        which, group = lax.axis_index("list"), lax.axis_index("queries")
+        of_lists = dataclasses.replace(shares, starts=starts)
+        place, count = of_lists.parts_of(which)
+        given, of_example = of_lists.given(which), jnp.int32(lists_of_example)
+        example, head = lax.div(given, of_example), lax.rem(given, of_example)
+        out = refs[-1].at[example]
+        scalars = group, place, count, head * packing.heads
+        plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_join"))()
+        types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * len(refs)
+        inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
+        inline(*scalars, *refs[:-1], out)
+
+    kernel = plgpu.kernel(
+        attention_join,
+        out_type=[made],
+        grid=(groups, shares.lists),  # the last axis is x: along others CUDA has at most 65,535
+        grid_names=("queries", "list"),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )
+    (out,) = kernel(shares.starts, *results)
+    return out
+
+
 @dataclasses.dataclass(frozen=True)
-class Joint:
-    """How a warpgroup of a kernel joins the parts of a list: the static part.
+class _Form:
+    """The static part.
 
     Attributes:
         weights: The formulas of the weights.
         packing: The queries and heads that the rows hold.
         columns: V.
         parts: The most parts of a list.
+        at_a_time: The number of parts that are loaded together.
     """
 
     weights: Weights | BiasedWeights
     packing: Packing
     columns: int
     parts: int
-
-    def join(
-        self,
-        warpgroup: Array,
-        places: tuple[Array, Array],
-        first_head: Array,
-        results: Sequence[Ref],
-        out: Ref,
-    ) -> None:
-        """Join the parts of this warpgroup's rows of a list.
-
-        Args:
-            warpgroup: The number of the warpgroup, which has rows of its own.
-            places: The place of the list's first part and the number of its parts, which may be 0.
-            first_head: The first head of the list.
-            results: The parts f32[places, rows, columns], and their statistics f32[places, rows]
-                each, in device memory.
-            out: The output of the example, [T, N, V] of 16 bits, in device memory.
-        """
-        scalars = warpgroup, *places, first_head
-        types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * (len(results) + 1)
-        inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, self))
-        inline(*scalars, *results, out)
-
-    @property
-    def numbers(self) -> int:
-        """The most queries of all heads that a warpgroup's rows hold."""
-        rows, pitch = self.packing.rows, self.packing.pitch
-        if rows <= ROWS:
-            return self.packing.heads * self.packing.queries
-        return ROWS // pitch * self.packing.queries if ROWS % pitch == 0 else ROWS
-
-    @property
-    def of_warp(self) -> int:
-        """The number of rows that a warp joins together."""
-        return min(_ROWS_TOGETHER, -(-self.numbers // _WARPS))
+    at_a_time: int
 
 
-def _join(form: Joint, _: Any, *given: Any) -> None:
-    """See `Joint.join`; the context comes behind the static part."""
-    warpgroup, place, count, first_head = (Number(x.registers.item()) for x in given[:4])
+def _join(form: _Form, _: Any, *given: Any) -> None:
+    """Join the parts of four queries of a list.
+
+    Args:
+        form: The static part; the context comes behind it.
+        *given: i32[] each: the number of the group of queries, the place of the first part, the
+            number of parts and the first head. Then the parts, f32[places, rows, columns], their
+            statistics, f32[places, rows] each, and the output [T, N, V], in device memory.
+    """
+    group, place, count, head = (Number(x.registers.item()) for x in given[:4])
     parts, *statistics, out = given[4:]
-    packing, together = form.packing, form.of_warp
-    begin = warpgroup * form.numbers
-    last = packing.heads * packing.queries - 1
-    warp, lane = thread() // WARP, thread() % WARP
+    number, lane = group * _WARPS + thread() // WARP, thread() % WARP
+    head_of_list, query = number // form.packing.queries, number % form.packing.queries
+    row = head_of_list * form.packing.pitch + query
     columns = [lane + first for first in range(0, form.columns, WARP)]
-    last_column, last_part = form.columns - 1, where(count > 0, count - 1, 0)
+    last, last_part = form.columns - 1, where(count > 0, count - 1, 0)
 
-    def join_rows(steps: Sequence[Number], carried: Sequence[Real]) -> Sequence[Real]:
-        within = [(steps[0] * together + i) * _WARPS + warp for i in range(together)]
-        # A missing row is read as the last one.
-        numbers = [(begin + number).at_most(last) for number in within]
-        places = [(number // packing.queries, number % packing.queries) for number in numbers]
-        rows = [head * packing.pitch + query for head, query in places]
+    def add(steps: Sequence[Number], sums: Sequence[Real]) -> Sequence[Real]:
+        # A missing part is read as the last one.
+        places = [place + step.at_most(last_part) for step in steps]
+        loaded = [[load_real(ref, at, row) for ref in statistics] for at in places]
+        values = [[load_real(parts, at, row, c.at_most(last)) for c in columns] for at in places]
+        softmaxes = [
+            _softmax(form, step < count, numbers)
+            for step, numbers in zip(steps, loaded, strict=True)
+        ]
+        return _added(sums, softmaxes, values)
 
-        def add(steps: Sequence[Number], sums: Sequence[Real]) -> Sequence[Real]:
-            # A missing part is read as the last one.
-            at = [place + step.at_most(last_part) for step in steps]
-            loaded = [[[load_real(ref, i, row) for ref in statistics] for i in at] for row in rows]
-            values = [
-                [[load_real(parts, i, row, c.at_most(last_column)) for c in columns] for i in at]
-                for row in rows
-            ]
-            added = []
-            for i, (of_row, of_parts) in enumerate(zip(loaded, values, strict=True)):
-                softmaxes = [
-                    _softmax(form, step < count, one)
-                    for step, one in zip(steps, of_row, strict=True)
-                ]
-                own = sums[i * width : (i + 1) * width]
-                added += _added(own, softmaxes, of_parts)
-            return added
-
+    with when(head_of_list < form.packing.heads):
         nothing = [real(x) for x in (form.weights.initial, *[0.0] * (1 + len(columns)))]
-        width = len(nothing)
-        most = form.parts if form.parts <= _AT_A_TIME else count
-        sums = repeat(most, add, nothing * together, at_a_time=_AT_A_TIME)
-        for i, (head, query) in enumerate(places):
-            _, weight, *totals = sums[i * width : (i + 1) * width]
-            share = choose(weight.is_not(0.0), weight, 1.0)
-            is_row = (within[i] < form.numbers) & (begin + within[i] < last + 1)
-            for column, total in zip(columns, totals, strict=True):
-                with when(is_row & (column < form.columns)):
-                    store_rounded(out, total / share, query, first_head + head, column)
-        return carried
-
-    repeat(-(-form.numbers // (together * _WARPS)), join_rows, at_a_time=1)
+        most = form.parts if form.parts <= form.at_a_time else count
+        _, weight, *values = repeat(most, add, nothing, at_a_time=form.at_a_time)
+        share = choose(weight.is_not(0.0), weight, 1.0)
+        for column, value in zip(columns, values, strict=True):
+            with when(column < form.columns):
+                store_rounded(out, value / share, query, head + head_of_list, column)
 
 
 class _Softmax(NamedTuple):
@@ -202,7 +204,7 @@ class _Softmax(NamedTuple):
     weight: Real
 
 
-def _softmax(form: Joint, is_part: Number, statistics: Sequence[Real]) -> _Softmax:
+def _softmax(form: _Form, is_part: Number, statistics: Sequence[Real]) -> _Softmax:
     shift, *more = statistics
     weight = more[0] if more else choose(shift.is_not(-math.inf), 1.0, 0.0)
     is_there = is_part & weight.is_not(0.0)

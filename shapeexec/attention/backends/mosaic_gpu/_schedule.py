@@ -25,7 +25,6 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
@@ -170,13 +169,12 @@ def scratch(slots: int, copies: int) -> dict[str, Any]:
     }
 
 
-def take(counter: Ref, word: Ref, *, is_signal: bool = False) -> Array:
+def take(counter: Ref, word: Ref) -> Array:
     """Add one, and return the previous count to all threads of the warpgroup.
 
     Args:
         counter: i32[1 or more] in device memory, whose first element all programs share.
         word: i32[1] in shared memory, used by this warpgroup only.
-        is_signal: Whether who counts later sees all that the warpgroup has stored before.
     """
     scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
 
@@ -185,17 +183,11 @@ def take(counter: Ref, word: Ref, *, is_signal: bool = False) -> Array:
         utils = mgpu.utils
         i32 = ir.IntegerType.get_signless(32)
         first = [utils.c(0, ir.IndexType.get())]
-        if is_signal:
-            utils.warpgroup_barrier()  # all threads have stored
         with utils.single_thread(scope=utils.ThreadSubset.WARPGROUP):
             one = utils.c(1, i32)
             address = utils.memref_ptr(counter)
             relaxed = llvm.AtomicOrdering.monotonic
-            if is_signal:
-                _threads.fence_device()
             old = llvm.atomicrmw(llvm.AtomicBinOp.add, address, one, relaxed)
-            if is_signal:
-                _threads.fence_device()
             memref.store(old, word, first)
         utils.warpgroup_barrier()
         seen = memref.load(word, first)

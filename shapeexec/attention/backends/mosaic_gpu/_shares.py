@@ -130,11 +130,8 @@ class Shares:
         Args:
             which: The number of the list, or of several: i32.
         """
-        return self.parts_between(which, *self.bounds(which))
-
-    def parts_between(self, which: Array, low: Array, tiles: Array) -> tuple[Array, Array]:
-        """`parts_of` a list whose `bounds` are known."""
-        xp, size = self._xp, self.size()
+        xp = self._xp
+        (low, tiles), size = self.bounds(which), self.size()
         low = low + LIST_UNITS
         first = divide(low, size, xp=xp)
         last = divide(low + (xp.maximum(tiles, 1) - 1) * TILE_UNITS, size, xp=xp)

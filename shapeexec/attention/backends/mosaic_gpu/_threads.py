@@ -195,15 +195,6 @@ def wait_for_all() -> None:
     _utils.warpgroup_barrier()
 
 
-def fence_device() -> None:
-    """Order what this thread, and who met it at a barrier, stored and loads in device memory.
-
-    With an atomic between two fences it is a release and an acquire: PTX ISA, memory consistency.
-    """
-    assembly = "fence.acq_rel.gpu;"
-    llvm.inline_asm(ir.Type.parse("!llvm.void"), [], assembly, "~{memory}", has_side_effects=True)
-
-
 def put(ref: Any, numbers: Sequence[Number]) -> None:
     """ref[:] = numbers in shared memory, by one thread; then all of the warpgroup see them."""
     with _utils.single_thread(scope=_utils.ThreadSubset.WARPGROUP):
