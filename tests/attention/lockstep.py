@@ -67,15 +67,27 @@ def shared_memory(module):
 
 @contextlib.contextmanager
 def function_of(module):
+    with parsed(module) as whole:
+        (function,) = [op for op in whole.body.operations if blocks(op)]
+        yield function
+
+
+@contextlib.contextmanager
+def parsed(module):
     context = mlir.make_ir_context()
     mosaic_gpu_dialect.register_dialect(context)
     with context, ir.Location.unknown():
         context.allow_unregistered_dialects = True
-        parsed = ir.Module.parse(module)
+        whole = ir.Module.parse(module)
         plan = "builtin.module(mosaic_gpu-serde{serialize=false})"
-        passmanager.PassManager.parse(plan).run(parsed.operation)
-        (function,) = [op for op in parsed.body.operations if blocks(op)]
-        yield function
+        passmanager.PassManager.parse(plan).run(whole.operation)
+        yield whole
+
+
+def text_of(module):
+    """The operations of a module, without the places in the source that they come from."""
+    with parsed(module) as whole:
+        return str(whole)
 
 
 def blocks(op):

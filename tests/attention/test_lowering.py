@@ -1,6 +1,8 @@
 """Every Hopper kernel lowers without a GPU."""
 
+import concurrent.futures
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,11 @@ from tests.attention.lowering import hopper_kernels, lowered
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
+
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import core
+
+from tests.attention import lockstep
 
 IDS = np.arange(512, dtype=np.int32)[None] // 100
 
@@ -110,15 +117,46 @@ def test_kernels_lower_where_python_s_numbers_have_64_bits(program, kernels):
         test_each_kernel_lowers(program, kernels)
 
 
+def hashes(program):
+    """The hashes of a program's kernels."""
+    function, arguments = program
+    with _device.assumed(_device.HOPPER):
+        text = lowered(function, *arguments, platform="cuda")
+    return re.findall(r'kernel_hash = "([^"]*)"', text)
+
+
 def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():
-    function, arguments = gradient(64)
-
-    def hashes():
-        jax.clear_caches()
-        with _device.assumed(_device.HOPPER):
-            text = lowered(function, *arguments, platform="cuda")
-        return re.findall(r'kernel_hash = "([^"]*)"', text)
-
-    first = hashes()
+    first = hashes(gradient(64))
     assert len(set(first)) == 5  # with those of the lists, which both passes make
-    assert hashes() == first
+    jax.clear_caches()
+    assert hashes(gradient(64)) == first
+
+
+def kernels(lower_all, programs):
+    """The texts of the kernels of programs, lowered by lower_all(hashes, programs)."""
+    jax.clear_caches()
+    core.KNOWN_KERNELS.clear()
+    list(lower_all(hashes, programs))
+    jax.clear_caches()
+    return {lockstep.text_of(code) for code in core.KNOWN_KERNELS.values()}
+
+
+def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():
+    programs = [gradient(64), at_once(128), at_once(64), few()]
+    alone, interval = kernels(map, programs), sys.getswitchinterval()
+    assert len(alone) > 8
+    sys.setswitchinterval(1e-5)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(programs)) as pool:
+            assert kernels(pool.map, programs) == alone
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("program", [gradient(64), few()], ids=["many queries", "few queries"])
+def test_kernels_do_not_depend_on_what_another_thread_is_lowering(program, monkeypatch):
+    # By Mosaic's `single_thread` they lost a condition, as if it were in another thread's block:
+    # counts went up by 128, and results were what memory held.
+    alone = kernels(map, [program])
+    monkeypatch.setattr(mgpu.utils, "_ONCE_PER", mgpu.utils.ThreadSubset.BLOCK)
+    assert kernels(map, [program]) == alone

@@ -25,6 +25,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
@@ -183,7 +184,7 @@ def take(counter: Ref, word: Ref) -> Array:
         utils = mgpu.utils
         i32 = ir.IntegerType.get_signless(32)
         first = [utils.c(0, ir.IndexType.get())]
-        with utils.single_thread(scope=utils.ThreadSubset.WARPGROUP):
+        with _threads.one_thread():
             one = utils.c(1, i32)
             address = utils.memref_ptr(counter)
             relaxed = llvm.AtomicOrdering.monotonic

@@ -195,9 +195,20 @@ def wait_for_all() -> None:
     _utils.warpgroup_barrier()
 
 
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """What the block writes is done by one thread of the warpgroup.
+
+    Mosaic's `single_thread` keeps in a variable of the process whether such a block is being
+    written. If kernels are lowered by several threads of the host at once, some lose the condition.
+    """
+    with _utils.when(_utils.single_thread_predicate(_utils.ThreadSubset.WARPGROUP)):
+        yield
+
+
 def put(ref: Any, numbers: Sequence[Number]) -> None:
     """ref[:] = numbers in shared memory, by one thread; then all of the warpgroup see them."""
-    with _utils.single_thread(scope=_utils.ThreadSubset.WARPGROUP):
+    with one_thread():
         for i, x in enumerate(numbers):
             store(ref, x, i)
     wait_for_all()
