@@ -14,14 +14,13 @@ import operator
 
 import jax
 import numpy as np
-from jax._src.interpreters import mlir
-from jax._src.lib import mosaic_gpu_dialect
 from jax.experimental.mosaic.gpu import core
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 
 from tests.attention.lockstep_numbers import DTYPES, Numbers
 from tests.attention.lockstep_vectors import Vectors
 from tests.attention.lowering import lowered
+from tests.attention.modules import parsed
 
 SHARED = 0
 ARRAY = 32  # the bits of an address within an array
@@ -70,24 +69,6 @@ def function_of(module):
     with parsed(module) as whole:
         (function,) = [op for op in whole.body.operations if blocks(op)]
         yield function
-
-
-@contextlib.contextmanager
-def parsed(module):
-    context = mlir.make_ir_context()
-    mosaic_gpu_dialect.register_dialect(context)
-    with context, ir.Location.unknown():
-        context.allow_unregistered_dialects = True
-        whole = ir.Module.parse(module)
-        plan = "builtin.module(mosaic_gpu-serde{serialize=false})"
-        passmanager.PassManager.parse(plan).run(whole.operation)
-        yield whole
-
-
-def text_of(module):
-    """The operations of a module, without the places in the source that they come from."""
-    with parsed(module) as whole:
-        return str(whole)
 
 
 def blocks(op):

@@ -20,7 +20,7 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import core
 
-from tests.attention import lockstep
+from tests.attention.modules import text_of
 
 IDS = np.arange(512, dtype=np.int32)[None] // 100
 
@@ -138,7 +138,7 @@ def kernels(lower_all, programs):
     core.KNOWN_KERNELS.clear()
     list(lower_all(hashes, programs))
     jax.clear_caches()
-    return {lockstep.text_of(code) for code in core.KNOWN_KERNELS.values()}
+    return {text_of(code) for code in core.KNOWN_KERNELS.values()}
 
 
 def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():
