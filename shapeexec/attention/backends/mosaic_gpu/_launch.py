@@ -213,8 +213,8 @@ def launch(
         accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
         updated: Arrays that the kernel changes.
         together: The number of items, one after the other, that one program takes in their order.
-        halves: Whether two programs share an item, half of its rows each, where there are at least
-            twice as many programs as items; then the kernel has `skip`.
+        halves: Whether two programs share an item, the rows of one warpgroup each, where there are
+            at least twice as many programs as items. The kernel is a `DivisibleKernel` then.
 
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
@@ -344,10 +344,13 @@ class Kernel(Protocol):
 
 
 class DivisibleKernel(Kernel, Protocol):
-    """A kernel for `launch` with `halves`."""
+    """A kernel of which two programs may share an item; see `launch`."""
 
     def skip(self, item: Item, start: Any) -> Any:
-        """Leave an item to another program, and its copies unread; see `attend`."""
+        """Let go of an item's copies unread, where another program computes these rows.
+
+        For the arguments and the result see `attend`.
+        """
         ...
 
 

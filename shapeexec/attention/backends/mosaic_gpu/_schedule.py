@@ -45,7 +45,8 @@ class Programs:
         free: A barrier for each slot: the slot's item has been computed.
         copies: The number of copies that arrive at `ready` for an item.
         together: The number of items, one after the other, that one program takes.
-        halves: Whether two programs share an item, half of its rows each, if there are enough.
+        halves: Whether two programs share an item, the rows of one warpgroup each, if there are
+            enough: the warpgroups of one would take turns at its units (docs/adr/0009).
         products: The products of this warpgroup.
         counter, word: See `take`; None: programs take turns.
     """
@@ -73,8 +74,8 @@ class Programs:
 
     @property
     def _are_shared(self) -> Array:
-        """Whether items are shared: one tile takes 10,000 cycles, of which 2,400 are for half."""
-        return self.table.total * WARPGROUPS <= self.count
+        """Whether two programs share an item, bool[]: else half of them would have none."""
+        return self.table.total <= self.count // WARPGROUPS
 
     def first(self) -> Array:
         """The number of the first item of this program."""
@@ -152,7 +153,7 @@ class Programs:
         return slot
 
     def following(self, number: Array) -> Array:
-        """The number of the item after this one of this program's, where programs take turns."""
+        """The number of the item that this program takes after this one."""
         if self.counter is None:
             following = number + 1
             is_last = lax.rem(following, jnp.int32(self.together)) == 0
