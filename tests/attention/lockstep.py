@@ -296,6 +296,17 @@ class Launch(Numbers, Vectors):
         assert op.attributes["alignment"].value == value.dtype.itemsize
         self.write(address, value)
 
+    def llvm_atomicrmw(self, op, address, value):
+        assert op.attributes["bin_op"].value == 1, "only sums"
+        _, memory, (copies, places), _ = self.places(address, 4, True)
+        before = np.zeros(self.active.shape, np.int32)
+        value, threads = np.broadcast_to(value, self.active.shape), np.argwhere(self.active)
+        for thread, copy, place in zip(map(tuple, threads), copies, places, strict=True):
+            word = memory.bytes[copy, place].view(np.int32)
+            before[thread] = word.item()
+            memory.bytes[copy, place] = (word + value[thread]).view(np.uint8)
+        return before
+
     def places(self, address, width, inside):
         """Of each active thread, the array, the copy and the bytes that it accesses."""
         address, inside = np.broadcast_arrays(address, inside, self.active)[:2]

@@ -132,7 +132,17 @@ def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compile
     assert hashes(gradient(64)) == first
 
 
-def kernels(lower_all, programs):
+def forward(queries, keys=None, *, size=64, **options):
+    """The forward pass of two heads that share keys."""
+
+    def attend(q, k):
+        return sx.dot_product_attention(q, k, k, implementation="mosaic_gpu", **options)
+
+    shapes = (2, queries, 2, size), (2, keys or queries, 1, size)
+    return attend, tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+
+
+def texts(lower_all, programs):
     """The texts of the kernels of programs, lowered by lower_all(hashes, programs)."""
     jax.clear_caches()
     core.KNOWN_KERNELS.clear()
@@ -142,13 +152,19 @@ def kernels(lower_all, programs):
 
 
 def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():
-    programs = [gradient(64), at_once(128), at_once(64), few()]
-    alone, interval = kernels(map, programs), sys.getswitchinterval()
-    assert len(alone) > 8
+    lengths = jnp.array([3, 500])
+    ragged = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
+    programs = [
+        *(gradient(64), at_once(128), few()),
+        *(forward(128, is_causal=True), forward(300, 700, size=256)),
+        *(forward(512, **ragged), forward(40, **ragged)),
+    ]
+    alone, interval = texts(map, programs), sys.getswitchinterval()
+    assert len(alone) > 9
     sys.setswitchinterval(1e-5)
     try:
         with concurrent.futures.ThreadPoolExecutor(len(programs)) as pool:
-            assert kernels(pool.map, programs) == alone
+            assert texts(pool.map, programs) == alone
     finally:
         sys.setswitchinterval(interval)
 
@@ -157,6 +173,6 @@ def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_th
 def test_kernels_do_not_depend_on_what_another_thread_is_lowering(program, monkeypatch):
     # By Mosaic's `single_thread` they lost a condition, as if it were in another thread's block:
     # counts went up by 128, and results were what memory held.
-    alone = kernels(map, [program])
+    alone = texts(map, [program])
     monkeypatch.setattr(mgpu.utils, "_ONCE_PER", mgpu.utils.ThreadSubset.BLOCK)
-    assert kernels(map, [program]) == alone
+    assert texts(map, [program]) == alone

@@ -30,7 +30,7 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
-from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends.mosaic_gpu import _forward, _schedule
 from tests.attention.hopper import CASES, IDS, IDS_OF_MANY, Case, random_bias
 from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
 
@@ -129,15 +129,20 @@ def test_two_programs_share_a_tile_if_there_is_only_one(case):
     assert_as_formulas(case, results, [want.out, want.logsumexp.transpose(0, 2, 1)])
 
 
-@pytest.mark.parametrize(("items", "shared"), [(1, True), (3, True), (4, True), (5, False)])
-def test_each_half_of_an_item_has_one_program_where_half_of_them_would_idle(items, shared):
+@pytest.mark.parametrize(
+    ("items", "programs", "shared"),
+    [(1, 8, True), (3, 8, True), (4, 8, True), (5, 8, False), (3, 7, True), (4, 7, False)],
+)
+def test_each_half_of_an_item_has_one_program_where_half_of_them_would_idle(
+    items, programs, shared
+):
     nothing = dict.fromkeys(("posts", "ready", "free", "products", "counter", "word"))
     halves = []
-    for program in range(8):
+    for program in range(programs):
         queue = _schedule.Programs(
             table=SimpleNamespace(total=jnp.int32(items)),
             me=jnp.int32(program),
-            count=8,
+            count=programs,
             copies=1,
             together=1,
             halves=True,
@@ -148,7 +153,25 @@ def test_each_half_of_an_item_has_one_program_where_half_of_them_would_idle(item
         halves += [(first, w) for w in works if first < items]
         assert int(queue.following(jnp.int32(first))) >= items
     assert len(halves) == len(set(halves)) == 2 * items
-    assert all(queue.rests(jnp.int32(w)) == (shared and w == 0) for w in range(2))
+    assert queue.rests(jnp.int32(0)) | queue.rests(jnp.int32(1)) == shared
+
+
+def test_programs_share_items_of_queries(monkeypatch):
+    case = Case("", Full(), queries=77, heads=(1, 1))
+    q, k, v, _ = (jnp.asarray(x, case.dtype) for x in case.operands())
+    traced = []
+    monkeypatch.setattr(_forward._Kernel, "skip", lambda _, item, start: traced.append(1) or start)
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    jax.eval_shape(lambda: backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=None))
+    jax.clear_caches()
+    assert traced
+
+
+@pytest.mark.parametrize("case", ["one tile", "no keys at all"])
+def test_there_may_be_more_programs_than_items(case, monkeypatch):
+    monkeypatch.setattr(mosaic_gpu, "_INTERPRETED_PROGRAMS", 8)
+    (case,) = [one for one in CASES if one.name == case]
+    assert_as_formulas(case, *interpreted(case, detect_races=True))
 
 
 def of_heads(name: str, size: int, value_size: int | None = None) -> Case:

@@ -64,6 +64,9 @@ _LONG = 8
 """From this mean number of tiles in a row on, one kernel is faster than two, with 128 columns of
 keys; with 64 from half of it on. See docs/adr/0009."""
 
+_INTERPRETED_PROGRAMS = 2
+"""The number of programs in the interpreter."""
+
 
 class MosaicGpu:
     """See the module.
@@ -193,7 +196,7 @@ class MosaicGpu:
         config = Config(
             signature=dataclasses.replace(signature, batch=0),
             rule=rule_of(mask, modifier),
-            programs=_device.multiprocessors() if self.interpret is None else 2,
+            programs=_INTERPRETED_PROGRAMS if self.interpret else _device.multiprocessors(),
             interpret=self.interpret,
         )
         return _Prepared(signature, config, work, jax.tree.leaves((mask, modifier)))

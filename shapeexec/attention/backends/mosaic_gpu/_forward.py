@@ -1,7 +1,8 @@
 """The forward pass: a persistent flash attention over lists of tiles, for Hopper.
 
-Each program has two warpgroups that compute 64 queries each and one that moves memory. Per query
-tile the listed key tiles are streamed through a ring in shared memory. The scores of a piece
+Each program has two warpgroups that compute 64 queries each and one that moves memory; where there
+are few query tiles one of the two rests, and another program computes its queries. Per query tile
+ the listed key tiles are streamed through a ring in shared memory. The scores of a piece
 are computed while the weights of the piece before are multiplied by their values (FlashAttention-3,
 arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """

@@ -82,7 +82,8 @@ class Products:
     def put(self, to: Ref, numbers: Sequence[Array]) -> None:
         """Store numbers in shared memory, for other warpgroups: what `to` held, none may read.
 
-        By Pallas each one takes two barriers: eight of them 550 cycles (H100).
+        All threads of the warpgroup call it. By Pallas each number takes two barriers: eight of
+        them 550 cycles (H100).
 
         Args:
             to: i32[numbers or more] in shared memory.

@@ -1,7 +1,8 @@
 """The schedule: a fixed number of persistent programs take items one after another.
 
 On the device the next item goes to the first free program, by an atomic counter in device memory;
-in the interpreter, which has no such counter, programs take turns.
+in the interpreter, which has no such counter, programs take turns. Where there are few items, two
+programs may share one.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -45,8 +46,8 @@ class Programs:
         free: A barrier for each slot: the slot's item has been computed.
         copies: The number of copies that arrive at `ready` for an item.
         together: The number of items, one after the other, that one program takes.
-        halves: Whether two programs share an item, the rows of one warpgroup each, if there are
-            enough: the warpgroups of one would take turns at its units (docs/adr/0009).
+        halves: Whether two programs share an item, the rows of one warpgroup each, where there are
+            at least twice as many programs as items: see docs/adr/0009.
         products: The products of this warpgroup.
         counter, word: See `take`; None: programs take turns.
     """
