@@ -109,6 +109,15 @@ class Case:
         made = (np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes))
         return [np.asarray(jnp.asarray(x, self.dtype), np.float64) for x in made]
 
+    def with_nan_behind(self) -> list[jax.Array]:
+        """The `operands`, with NaN behind the valid lengths."""
+        by_queries, by_keys = self.valid
+        sides = by_queries, by_keys, by_keys, by_queries
+        return [
+            jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), self.dtype)
+            for x, valid in zip(self.operands(), sides, strict=True)
+        ]
+
     def reference(self) -> Reference:
         q, k, v, _ = self.operands()
         heads, _ = self.heads

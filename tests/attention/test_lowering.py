@@ -50,6 +50,13 @@ def at_once(size):
     return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
 
 
+def for_hopper(program):
+    """The text of a program, lowered for a Hopper."""
+    function, arguments = program
+    with _device.assumed(_device.HOPPER):
+        return lowered(function, *arguments, platform="cuda")
+
+
 PAIRS = np.ones((1, 1, 4, 1024), bool)
 
 
@@ -97,10 +104,7 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
     ],
 )
 def test_each_kernel_lowers(program, kernels):
-    function, arguments = program
-    with _device.assumed(_device.HOPPER):
-        text = lowered(function, *arguments, platform="cuda")
-    assert hopper_kernels(text) == kernels
+    assert hopper_kernels(for_hopper(program)) == kernels
 
 
 @pytest.mark.parametrize(
@@ -119,10 +123,7 @@ def test_kernels_lower_where_python_s_numbers_have_64_bits(program, kernels):
 
 def hashes(program):
     """The hashes of a program's kernels."""
-    function, arguments = program
-    with _device.assumed(_device.HOPPER):
-        text = lowered(function, *arguments, platform="cuda")
-    return re.findall(r'kernel_hash = "([^"]*)"', text)
+    return re.findall(r'kernel_hash = "([^"]*)"', for_hopper(program))
 
 
 def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():

@@ -50,13 +50,7 @@ def interpreted(
     """Out, logsumexp, dq, dk, dv, with NaN behind the valid lengths, and what is expected."""
     parameters = plgpu.InterpretGPUParams(detect_races=detect_races)
     backend = (AtOnce if at_once else mosaic_gpu.MosaicGpu)(parameters)
-    by_queries, by_keys = case.valid
-    arrays = case.operands()
-    poisoned = [
-        jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
-        for x, valid in zip(arrays, (by_queries, by_keys, by_keys, by_queries), strict=True)
-    ]
-    q, k, v, d_out = poisoned
+    q, k, v, d_out = case.with_nan_behind()
     work, signature, bias = case.work(), case.signature, case.poisoned_bias()
     out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
     residuals = Residuals(q, k, v, bias, out, logsumexp)
@@ -69,7 +63,7 @@ def interpreted(
         deterministic=not at_once,
     )
     want = case.reference()
-    d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
+    d_out = np.where(case.valid[0][:, :, None, None], case.operands()[3], 0)
     expected = [want.out, want.logsumexp.transpose(0, 2, 1), *want.gradients(d_out)[:3]]
     return [np.asarray(x, np.float64) for x in (out, logsumexp, *gradients)], expected
 
@@ -118,11 +112,7 @@ def test_a_kernel_gives_what_the_formulas_give(case):
 )
 def test_two_programs_share_a_tile_if_there_is_only_one(case):
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=True))
-    valid = (*case.valid, case.valid[1])
-    q, k, v = (
-        jnp.asarray(np.where(ok[:, :, None, None], x, np.nan), case.dtype)
-        for x, ok in zip(case.operands(), valid, strict=False)
-    )
+    q, k, v, _ = case.with_nan_behind()
     out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=None)
     want = case.reference()
     results = [np.asarray(x, np.float64) for x in (out, logsumexp)]

@@ -196,7 +196,7 @@ class MosaicGpu:
         config = Config(
             signature=dataclasses.replace(signature, batch=0),
             rule=rule_of(mask, modifier),
-            programs=_INTERPRETED_PROGRAMS if self.interpret else _device.multiprocessors(),
+            programs=_device.multiprocessors() if self.interpret is None else _INTERPRETED_PROGRAMS,
             interpret=self.interpret,
         )
         return _Prepared(signature, config, work, jax.tree.leaves((mask, modifier)))

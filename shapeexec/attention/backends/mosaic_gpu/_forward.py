@@ -2,8 +2,8 @@
 
 Each program has two warpgroups that compute 64 queries each and one that moves memory; where there
 are few query tiles one of the two rests, and another program computes its queries. Per query tile
- the listed key tiles are streamed through a ring in shared memory. The scores of a piece
-are computed while the weights of the piece before are multiplied by their values (FlashAttention-3,
+the listed key tiles are streamed through a ring in shared memory. The scores of a piece are
+computed while the weights of the piece before are multiplied by their values (FlashAttention-3,
 arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
@@ -130,7 +130,7 @@ def _kernel(
     elements = sparsity.elements(config, block.products, side="query", columns=streams[0].vectors)
     results = (out, list(statistics.values()))
     kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
-    run(block, streams, kernel=kernel, registers=_REGISTERS)
+    run(block, streams, kernel=kernel, registers=_REGISTERS, skip=kernel.skip)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _Kernel:
         return start + item.pieces(self.keys.rows)
 
     def skip(self, item: Item, start: Array) -> Array:
-        """See `DivisibleKernel.skip`."""
+        """Let go of an item's pieces unread; see `run`."""
         count = item.pieces(self.keys.rows)
 
         @pl.loop(start, start + count)

@@ -11,7 +11,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -214,7 +214,7 @@ def launch(
         updated: Arrays that the kernel changes.
         together: The number of items, one after the other, that one program takes in their order.
         halves: Whether two programs share an item, the rows of one warpgroup each, where there are
-            at least twice as many programs as items. The kernel is a `DivisibleKernel` then.
+            at least twice as many programs as items; then `run` needs `skip`.
 
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
@@ -343,17 +343,6 @@ class Kernel(Protocol):
         ...
 
 
-class DivisibleKernel(Kernel, Protocol):
-    """A kernel of which two programs may share an item; see `launch`."""
-
-    def skip(self, item: Item, start: Any) -> Any:
-        """Let go of an item's copies unread, where another program computes these rows.
-
-        For the arguments and the result see `attend`.
-        """
-        ...
-
-
 def run(
     block: Block,
     streams: tuple[Stream, ...],
@@ -361,6 +350,7 @@ def run(
     kernel: Kernel,
     registers: tuple[int, int],
     start: Any = 0,
+    skip: Callable[[Item, Any], Any] | None = None,
 ) -> None:
     """Run the warpgroups that compute and the one that moves memory.
 
@@ -370,12 +360,14 @@ def run(
         kernel: Does the work of each item.
         registers: The registers of a thread that computes, and of one that moves memory.
         start: The first position in the rings: one for all, or a tuple with one for each stream.
+        skip: skip(item, start) lets go of an item's copies unread, where another program computes
+            these rows, and returns what `Kernel.attend` does.
     """
 
     @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
-        block.queue.consume(_attend(block, kernel), start)
+        block.queue.consume(_unless_shared(block, kernel.attend, skip), start)
         plgpu.wait_smem_to_gmem(0)
 
     @when(block.warpgroup == WARPGROUPS)
@@ -387,16 +379,16 @@ def run(
             one.drain(position)
 
 
-def _attend(block: Block, kernel: Kernel) -> Callable[[Item, Array, Any], Any]:
-    if not block.queue.halves:
-        return kernel.attend
+def _unless_shared(
+    block: Block,
+    attend: Callable[[Item, Array, Any], Any],
+    skip: Callable[[Item, Any], Any] | None,
+) -> Callable[[Item, Array, Any], Any]:
+    """`attend`, or `skip` in a warpgroup whose rows another program computes."""
+    assert block.queue.halves == (skip is not None)
+    if skip is None:
+        return attend
     rests = block.queue.rests(block.warpgroup)
-
-    def attend(item: Item, slot: Array, start: Any) -> Any:
-        return branch(
-            ~rests,
-            lambda: kernel.attend(item, slot, start),
-            lambda: cast("DivisibleKernel", kernel).skip(item, start),
-        )
-
-    return attend
+    return lambda item, slot, start: branch(
+        ~rests, lambda: attend(item, slot, start), lambda: skip(item, start)
+    )
