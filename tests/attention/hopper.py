@@ -18,6 +18,7 @@ from shapeexec.attention.masks import (
     Full,
     Global,
     Lengths,
+    PrefixLM,
     RelativeBias,
     SlidingWindow,
 )
@@ -233,5 +234,55 @@ CASES = [
     Case("two tiles, the second one longer", ~Causal(), queries=200, keys=256, heads=(1, 1)),
     Case("two tiles of queries", Causal(), queries=250, keys=100, heads=(1, 1)),
     Case("two tiles of keys", Causal(align="end"), queries=70, keys=180, heads=(1, 1)),
+    # Kernels that serve every length in whole tiles, from three on.
+    Case("any length, causal", Causal(), queries=384, keys=384, heads=(4, 2), batch=2),
+    Case(
+        "any length, more keys",
+        Causal(align="end"),
+        queries=384,
+        keys=512,
+        heads=(1, 1),
+        batch=3,
+        sizes=([384, 65, 200], [512, 129, 0]),
+    ),
+    Case(
+        "any length, fewer keys",
+        Full(),
+        queries=512,
+        keys=384,
+        heads=(2, 2),
+        batch=2,
+        sizes=([512, 100], [300, 384]),
+        dtype="float16",
+    ),
+    Case(
+        "any length, window", SlidingWindow(150, 20), queries=512, keys=512, heads=(2, 1), batch=2
+    ),
+    Case(
+        "any length, documents of examples",
+        Documents(np.sort(RNG.integers(0, 3, (2, 384)), axis=1).astype(np.int32)) & Causal(),
+        queries=384,
+        keys=384,
+        batch=2,
+    ),
+    Case(
+        "any length, numbers of examples and heads",
+        PrefixLM(np.array([40, 300], np.int32)),
+        bias=ALiBi.for_heads(2),
+        queries=384,
+        keys=384,
+        batch=2,
+        sizes=([384, 200], [384, 260]),
+    ),
+    Case(
+        "any length, window, ragged",
+        SlidingWindow(130, 0),
+        queries=384,
+        keys=384,
+        heads=(2, 2),
+        batch=2,
+        sizes=([300, 384], [200, 384]),
+        head_sizes=(128, 128),
+    ),
     Case("one tile, no full piece", SlidingWindow(3, 0), queries=60, keys=60, head_sizes=(64, 128)),
 ]

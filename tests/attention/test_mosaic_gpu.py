@@ -38,7 +38,7 @@ from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
 class AtOnce(mosaic_gpu.MosaicGpu):
     """Makes all gradients in one kernel, whether that is faster or not."""
 
-    def fuses(self, config, work, *, deterministic):
+    def fuses(self, config, work, *, queries, deterministic):
         assert not deterministic
         assert max(config.columns) <= 128
         return True
@@ -81,6 +81,7 @@ QUICK = (
     "one tile",
     "two tiles",
     "tiles of each head",
+    "any length",
 )
 
 

@@ -25,22 +25,28 @@ from shapeexec.attention.backends._base import (
     Residuals,
     Side,
     Signature,
+    TileLists,
     Tiling,
     Work,
     is_valid,
     whole_tiles,
 )
 from shapeexec.attention.backends.mosaic_gpu import _few, _support
+from shapeexec.attention.backends.mosaic_gpu._any_length import (
+    rule_of_any_length,
+    signature_of_any_length,
+)
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import (
     default_piece,
     forward,
+    piece_of,
     takes_whole_tiles,
 )
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._join import joined, joined_output
-from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._packing import (
@@ -52,6 +58,7 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import share
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    MANY,
     TILE,
     FirstTiles,
     ListRefs,
@@ -157,7 +164,7 @@ class MosaicGpu:
         given = [] if d_logsumexp is None else [d_logsumexp]
         d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
         by_key = prepared.sparsity(side="key")
-        if self.fuses(config, work, deterministic=deterministic):
+        if self.fuses(config, work, queries=queries, deterministic=deterministic):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
             rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
             d_q, d_k, d_v = backward_at_once(
@@ -175,7 +182,7 @@ class MosaicGpu:
         )
         return (*gradients, None)
 
-    def fuses(self, config: Config, work: Work, *, deterministic: bool) -> bool:
+    def fuses(self, config: Config, work: Work, *, queries: int, deterministic: bool) -> bool:
         """Whether one kernel for all three gradients is allowed, and faster than two.
 
         One kernel needs an f32 array that is zeroed, added to and rounded, which is worth its cost
@@ -184,7 +191,7 @@ class MosaicGpu:
         """
         if not crosses_programs(config):
             return is_possible(config)
-        row = (work.density or 0.0) * config.signature.query_size / TILE
+        row = (work.density or 0.0) * queries / TILE
         is_faster = row >= _LONG * config.columns[0] / 128
         return not deterministic and is_possible(config) and is_faster
 
@@ -193,10 +200,16 @@ class MosaicGpu:
         overhangs = signature.is_ragged or signature.query_size % TILE or signature.key_size % TILE
         # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
         mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
+        rule, of_kernels = rule_of(mask, modifier), dataclasses.replace(signature, batch=0)
+        general = None if _few.are_few(signature) else rule_of_any_length(signature, rule)
+        if general is not None:
+            rule = general
+            of_kernels = signature_of_any_length(of_kernels, piece=piece_of(signature))
         config = Config(
-            signature=dataclasses.replace(signature, batch=0),
-            rule=rule_of(mask, modifier),
+            signature=of_kernels,
+            rule=rule,
             programs=_device.multiprocessors() if self.interpret is None else _INTERPRETED_PROGRAMS,
+            any_length=general is not None,
             interpret=self.interpret,
         )
         return _Prepared(signature, config, work, jax.tree.leaves((mask, modifier)))
@@ -245,16 +258,26 @@ class _Prepared:
         work, signature = self.work, self.signature
         query_lengths = _if_shorter(work.query_lengths, signature.query_size)
         key_lengths = _if_shorter(work.key_lengths, signature.key_size)
-        batch = jnp.asarray([signature.batch], jnp.int32)
-        return Sparsity(self._lists(side), query_lengths, key_lengths, leaves, batch)
+        longest = self._tile_lists(side).tiles.shape[3]
+        sizes = (signature.batch, signature.query_size, signature.key_size, longest)
+        return Sparsity(
+            self._lists(side),
+            query_lengths,
+            key_lengths,
+            leaves,
+            jnp.asarray(sizes, jnp.int32),
+            longest=min(longest, MANY),
+        )
+
+    def _tile_lists(self, side: Side) -> TileLists:
+        return self.work.by_key if side == "key" else self.work.by_query
 
     def _lists(self, side: Side) -> ListRefs | FirstTiles:
-        lists = self.work.by_key if side == "key" else self.work.by_query
+        lists = self._tile_lists(side)
         are_few = _few.are_few(self.config.signature)
-        rows, longest = lists.tiles.shape[2:]
         if lists.reach is not None:
             of_row = self.config.signature.query_size if are_few else TILE
-            return FirstTiles(rows, longest, of_row, lists.reach)
+            return FirstTiles(of_row, lists.reach)
         tiles, order = lists.tiles, lists.order
         if is_single(self.config) and not are_few:
             # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.

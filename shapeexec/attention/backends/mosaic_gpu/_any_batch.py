@@ -1,8 +1,9 @@
-"""Calls kernels whose text serves every number of examples.
+"""Calls kernels whose text serves every size of first axes, which are the examples'.
 
 The text of a kernel has the shapes of its operands, but where an example lies in an array does not
 depend on how many follow it. So a kernel is lowered for more examples than there will ever be, and
-told how many there are when it runs. Buckets of other batches find it lowered and compiled.
+told how many there are when it runs. Buckets of other batches find it lowered and compiled. Where a
+first axis holds the rows of all examples (`_merged`), those of other lengths do, too.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -20,8 +21,8 @@ from jax import Array
 
 from shapeexec import _compat
 
-_EXAMPLES = 1 << 16
-"""The most examples that kernels are lowered for."""
+_LARGEST = 1 << 30
+"""The largest first axis that kernels are lowered for: 32 bits count its elements."""
 
 _BYTES = 1 << 38
 """The most bytes of an array that kernels are lowered for, which is more than a GPU holds.
@@ -40,31 +41,28 @@ def call(
     arrays: Sequence[Array],
     *,
     changed: Sequence[bool],
-    by_example: Sequence[bool],
-    batch: int,
+    open_ended: Sequence[bool],
     key: Hashable,
 ) -> list[Array]:
     """function(results, *arrays), which makes one kernel and nothing else.
 
     Args:
         function: Returns arrays of the shapes and dtypes `results`, then the `changed` arrays.
-        results: Shapes and dtypes; the first axis is the examples'.
+        results: Shapes and dtypes; the first axis may have any size.
         arrays: The operands.
         changed: Whether the kernel overwrites each array.
-        by_example: Whether the first axis of each array is the examples'.
-        batch: The number of examples.
+        open_ended: Whether the first axis of each array may have any size.
         key: All that the function does depends on, but for the operands' shapes.
 
     Returns:
         What the function returns.
     """
-    pairs = list(zip(arrays, by_example, strict=True))
-    assert all(x.shape[0] == batch for x, is_so in pairs if is_so), "else what lies behind is read"
-    examples = _examples([*results, *(x for x, is_so in pairs if is_so)])
-    if batch > examples:
+    pairs = list(zip(arrays, open_ended, strict=True))
+    general = [_general(x) if is_so else _as_it_is(x) for x, is_so in pairs]
+    many = [_general(x) for x in results]
+    served = zip([*arrays, *results], [*general, *many], strict=True)
+    if any(x.shape[0] > y.shape[0] for x, y in served):
         return function(results, *arrays)
-    general = [_general(x, examples if is_so else None) for x, is_so in pairs]
-    many = [_general(x, examples) for x in results]
     shapes = tuple((x.shape, x.dtype) for x in general)
     kernel = _lowered(_Text((key, shapes), functools.partial(function, many), general))
     if kernel is None:
@@ -96,13 +94,11 @@ def _lowered(text: _Text) -> _compat.MosaicKernel | None:
     return _compat.mosaic_kernel(text.function, text.operands)
 
 
-def _examples(arrays: Sequence[Any]) -> int:
-    """The number of examples to lower a kernel for whose arrays have one in each first index."""
-    largest = max(math.prod(x.shape[1:]) * x.dtype.itemsize for x in arrays)
-    return min(_EXAMPLES, _BYTES // max(largest, 1))
+def _general(x: Any) -> jax.ShapeDtypeStruct:
+    """Its dtype, and its shape with the largest first axis."""
+    of_one = max(math.prod(x.shape[1:]) * x.dtype.itemsize, 1)
+    return jax.ShapeDtypeStruct((min(_LARGEST, _BYTES // of_one), *x.shape[1:]), x.dtype)
 
 
-def _general(x: Any, examples: int | None) -> jax.ShapeDtypeStruct:
-    """Its shape and dtype, with this many examples if it has any."""
-    shape = x.shape if examples is None else (examples, *x.shape[1:])
-    return jax.ShapeDtypeStruct(shape, x.dtype)
+def _as_it_is(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)

@@ -25,8 +25,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._products import (
     InterpretedProducts,
     Products,
@@ -265,7 +265,7 @@ class _Kernel:
 
     @property
     def _table(self) -> Table:
-        return self.sparsity.table(self.config.signature, side="query", in_order=True)
+        return self.sparsity.table(self.config, side="query", in_order=True)
 
     def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
         """Call `visit` for each segment of this program's share.

@@ -27,9 +27,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
@@ -100,10 +101,15 @@ def default_piece(signature: Signature) -> int:
     return TILE // 2 if has_few or not takes_whole_tiles(signature) else TILE
 
 
+def piece_of(signature: Signature) -> int:
+    """The number of keys in a piece."""
+    return signature.piece or default_piece(signature)
+
+
 def _pieces(config: Config) -> tuple[int, int]:
     """The number of keys in a piece, and the number of pieces in flight."""
     signature = config.signature
-    rows = signature.piece or default_piece(signature)
+    rows = piece_of(signature)
     return rows, _STEPS * TILE // rows if takes_whole_tiles(signature) else _STEPS
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu._launch import Config
+from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 PIECE = 64  # rows of a piece in the ring

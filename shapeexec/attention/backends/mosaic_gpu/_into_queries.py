@@ -23,13 +23,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
     copy_in_parts,
     copy_in_valid,
 )
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
+from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._products import (
     InterpretedProducts,
     Products,
@@ -215,7 +216,7 @@ def _slot(summand: Summand) -> Array:
 
 
 def into_queries(
-    config: Config, block: Block, *, total: Ref, scratch: dict[str, Any], key_tiles: int
+    config: Config, block: Block, *, total: Ref, scratch: dict[str, Any]
 ) -> IntoQueries:
     """The accumulation in a running program, with scratch from `scratch`."""
     scratch = dict(scratch)
@@ -223,7 +224,7 @@ def into_queries(
     met = scratch["met"]
     kind = IntoQueriesInTurns if _totals.in_turns(config) else IntoQueries
     return kind(
-        total=_totals.total(config, block, total, met=met, last=key_tiles - 1, **own),
+        total=_totals.total(config, block, total, met=met, **own),
         products=block.products,
         warpgroup=block.warpgroup,
         crosses_ends=config.overhangs,

@@ -18,153 +18,18 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Side, Signature
-from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends._base import Ref, Side
+from shapeexec.attention.backends.mosaic_gpu import _any_length, _schedule
+from shapeexec.attention.backends.mosaic_gpu._any_length import Axes
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
-from shapeexec.attention.backends.mosaic_gpu._rules import Rule
-from shapeexec.attention.backends.mosaic_gpu._start import Examples, start
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    TILE,
-    WARPGROUPS,
-    FirstTiles,
-    Item,
-    Lengths,
-    ListRefs,
-    Packing,
-    Table,
-)
-from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
+from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
 _COUNTER = "counter"
 """The name of the array from which programs take the next item."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The static part of a call.
-
-    Attributes:
-        signature: The call's signature, with head sizes that the kernels take, and no batch.
-        rule: The static part of mask and bias.
-        programs: The number of programs that run at a time: one for each multiprocessor.
-        interpret: Parameters of the interpreter; None on the device.
-    """
-
-    signature: Signature
-    rule: Rule
-    programs: int
-    interpret: Any = None
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        """The numbers of columns of keys and of values in shared memory."""
-        sizes = self.signature.head_size, self.signature.value_size
-        key, value = (-(-size // 64) * 64 for size in sizes)
-        if key + value > 384:
-            # Shared memory has room for the output only if it takes that of the queries.
-            key = value = max(key, value)
-        return key, value
-
-    @property
-    def is_biased(self) -> bool:
-        """Whether something is added to the scores."""
-        return self.signature.bias is not None
-
-    @property
-    def weights(self) -> Weights | BiasedWeights:
-        """The formulas that turn scores into weights."""
-        return BiasedWeights() if self.is_biased else Weights(self.signature.scale)
-
-    @property
-    def overhangs(self) -> bool:
-        """Whether a tile with work may extend past the last valid key."""
-        return self.signature.is_ragged or self.signature.key_size % TILE > 0
-
-    @property
-    def parts(self) -> int:
-        """The number of parts in which a tile is copied: a ragged one's rows may all be padding."""
-        return WARPGROUPS if self.signature.is_ragged else 1
-
-    @property
-    def crosses_ends(self) -> bool:
-        """Whether the mask may allow keys behind the valid length in a tile with work."""
-        return self.overhangs and not self.is_biased
-
-
-@dataclasses.dataclass(frozen=True)
-class Sparsity:
-    """The block sparsity of a call, as kernels read it from device memory.
-
-    Attributes:
-        lists: The tiles.
-        query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
-        leaves: The arrays of mask and bias.
-        batch: The number of examples, i32[1].
-    """
-
-    lists: ListRefs | FirstTiles
-    query_lengths: Array | None
-    key_lengths: Array | None
-    leaves: list[Array]
-    batch: Array
-
-    def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
-        """The dtypes of the arrays of mask and bias with one element per column."""
-        return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]
-
-    def elements(
-        self,
-        config: Config,
-        products: Products | InterpretedProducts,
-        *,
-        side: Side,
-        columns: Sequence[Ref],
-        packing: Packing | None = None,
-    ) -> Elements:
-        """The mask and the bias inside a kernel; see `Elements`."""
-        look_up = products.look_up
-        return Elements(
-            config.rule,
-            self.leaves,
-            side,
-            list(columns),
-            look_up,
-            config.signature.scale if config.is_biased else None,
-            config.weights.masked,
-            config.crosses_ends,
-            packing,
-        )
-
-    def table(
-        self,
-        signature: Signature,
-        *,
-        side: Side,
-        in_order: bool,
-        batch: Array | None = None,
-    ) -> Table:
-        """The table of a kernel whose rows are queries, or keys; see `Table`."""
-        heads, group, columns = signature.query_heads, 1, signature.key_size
-        if side == "key":
-            heads, group, columns = signature.key_heads, signature.group, signature.query_size
-        return Table(
-            lists=self.lists,
-            batch=batch,
-            heads=heads,
-            group=group,
-            lengths=Lengths(
-                (self.query_lengths, self.key_lengths), (signature.query_size, signature.key_size)
-            ),
-            side=side,
-            overhangs=signature.is_ragged or columns % TILE > 0,
-            in_order=in_order,
-        )
-
-
-jax.tree_util.register_dataclass(Sparsity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,23 +85,35 @@ def launch(
         The results, and the arrays of `updated`, by name, after the kernel.
     """
     # Where items are alike programs take turns: the counter takes as long as a tile.
-    alike = together > 1 or inputs["sparsity"].lists.longest == 1
+    sparsity: Sparsity = inputs["sparsity"]
+    alike = together > 1 or sparsity.longest == 1
     updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
     own = {"schedule": _schedule.scratch(slots, copies), **_pool(config, accumulators)}
+    names = [*outputs, *sorted(updated)]
+    whole = {**outputs, **updated}
     how = {"side": side, "copies": copies, "together": together, "halves": halves}
-    key = (*how.values(), body.func, body.args)
+    open_ended, axes = _by_example(inputs, batch), None
+    if config.any_length:
+        axes = _any_length.axes_of(config, {**inputs, **whole})
+        inputs, outputs, updated = (
+            {name: jax.tree.map(Axes.merged, axes[name], x) for name, x in group.items()}
+            for group in (inputs, outputs, updated)
+        )
+        own["kept"] = _any_length.scratch()
+        open_ended = {name: jax.tree.map(lambda of: of.are_any, axes[name]) for name in inputs}
+    key = (*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes)))
     results = start(
-        functools.partial(_run_in_programs, config, body, **how),
+        functools.partial(_run_in_programs, config, body, axes=axes, **how),
         inputs=inputs,
         updated=updated,
         outputs=outputs,
         scratch={**scratch, **own},
         programs=config.programs,
         interpret=config.interpret,
-        examples=Examples(batch, _by_example(inputs, batch), key),
+        open_ended=OpenEnded(open_ended, key),
     )
-    names = [*outputs, *sorted(updated)]
-    return [x for name, x in zip(names, results, strict=True) if name != _COUNTER]
+    pairs = zip(names, results, strict=True)
+    return [x.reshape(whole[name].shape) for name, x in pairs if name != _COUNTER]
 
 
 def _counter() -> dict[str, Array]:
@@ -259,19 +136,26 @@ def _run_in_programs(
     copies: int,
     together: int,
     halves: bool,
+    axes: dict[str, Any] | None,
     **named: Any,
 ) -> None:
+    kept = named.pop("kept", None)
+    if axes is not None:
+        named = _any_length.told_apart(axes, named, kept=kept)
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
-    order = {"side": side, "in_order": together > 1, "batch": sparsity.batch[0]}
-    table = sparsity.table(config.signature, **order)
+    order = {"side": side, "in_order": together > 1, "batch": sparsity.sizes[0]}
+    table = sparsity.table(config, **order)
     how = {"copies": copies, "together": together, "halves": halves}
     block = _block(table, count=config.programs, **how, **own)
+    if axes is not None:
+        keep = functools.partial(_any_length.keep, kept, sparsity.sizes, side=side)
+        when(block.warpgroup == WARPGROUPS)(lambda: keep(block.products))
     body(block, **named)
 
 
 def _by_example(inputs: dict[str, Any], batch: int) -> dict[str, Any]:
-    """Whether the first axis of each array is the examples'."""
+    """Whether the first axis of each array is the examples', of which there are `batch`."""
 
     def has_axis(x: Array) -> bool:
         return x.shape[0] == batch > 1
@@ -281,9 +165,12 @@ def _by_example(inputs: dict[str, Any], batch: int) -> dict[str, Any]:
         jax.tree.map(_yes, sparsity),
         lists=jax.tree.map(has_axis, sparsity.lists),
         leaves=[False] * len(sparsity.leaves),  # masks may have tables
-        batch=False,
+        sizes=False,
     )
-    return {**jax.tree.map(_yes, inputs), "sparsity": of_sparsity}
+    found = {**jax.tree.map(_yes, inputs), "sparsity": of_sparsity}
+    pairs = zip(jax.tree.leaves(inputs), jax.tree.leaves(found), strict=True)
+    assert all(x.shape[0] == batch for x, is_so in pairs if is_so), "else what lies behind is read"
+    return found
 
 
 def _yes(_: Any) -> bool:

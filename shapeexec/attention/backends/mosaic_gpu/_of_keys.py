@@ -22,10 +22,11 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._gradients import (
@@ -39,7 +40,7 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
     IntoQueries,
     NotIntoQueries,
 )
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
@@ -69,7 +70,7 @@ def backward_at_once(
 
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    outputs = _totals.outputs(config, q, key_tiles=sparsity.lists.rows)
+    outputs = _totals.outputs(config, q, key_tiles=_tiles_of(k))
     updated = _totals.updated(config, q)
     d_k, d_v, total = _launched(
         config,
@@ -100,7 +101,6 @@ def _launched(
     k = inputs["k"]
     key_columns, value_columns = config.columns
     slots, steps = room(config) if into is None else _totals.room(config)
-    key_tiles = sparsity.lists.rows
     scratch = _scratch(config, sparsity, rows=rows, dtype=k.dtype, slots=slots, steps=steps)
     return launch(
         config,
@@ -111,11 +111,16 @@ def _launched(
         scratch=scratch if into is None else {**scratch, "into": into},
         side="key",
         batch=k.shape[0],
-        together=1 if into is None or not _totals.is_held(config) else key_tiles,
+        together=1 if into is None or not _totals.is_held(config) else _tiles_of(k),
         slots=slots,
         copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
     )
+
+
+def _tiles_of(x: Array) -> int:
+    """The number of tiles in a head of an array [B, T, N, H]."""
+    return whole_tiles(x.shape[1], TILE) // TILE
 
 
 def _scratch(
@@ -153,10 +158,7 @@ def _kernel(
     elements = sparsity.elements(config, block.products, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
-        key_tiles = sparsity.lists.rows
-        d_q = _into_queries.into_queries(
-            config, block, total=total, scratch=into, key_tiles=key_tiles
-        )
+        d_q = _into_queries.into_queries(config, block, total=total, scratch=into)
     kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
     run(block, streams, kernel=kernel, registers=REGISTERS)
 

@@ -24,10 +24,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     clear_rows,

@@ -1,6 +1,6 @@
 """Starts a kernel: a function of its inputs, results and scratch, each by name.
 
-`_any_batch` has its text serve every number of examples.
+`_any_batch` has its text serve arrays that are longer, or shorter, along their first axes.
 """
 
 # Pallas has partly unknown types.
@@ -24,18 +24,16 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
-    """The examples of a call, where a kernel serves every number of them.
+class OpenEnded:
+    """Which first axes of a call's arrays may have any size, of which the kernel's text has none.
 
     Attributes:
-        batch: Their number.
-        by_example: For each array of the inputs whether its first axis is theirs; it always is that
-            of results, and of arrays of several axes that the kernel changes.
+        inputs: Those of the inputs; those of results are, and of arrays of several axes that the
+            kernel changes.
         key: All that the kernel's body depends on, but for shapes, dtypes and scratch.
     """
 
-    batch: int
-    by_example: dict[str, Any]
+    inputs: dict[str, Any]
     key: Hashable
 
 
@@ -49,7 +47,7 @@ def start(
     interpret: Any,
     updated: dict[str, Array] | None = None,
     warpgroups: int = WARPGROUPS,
-    examples: Examples | None = None,
+    open_ended: OpenEnded | None = None,
 ) -> list[Array]:
     """Run body(**inputs, **updated, **outputs, **scratch) in `programs` programs.
 
@@ -62,7 +60,7 @@ def start(
         interpret: Parameters of the interpreter; None: on the device.
         updated: Arrays that the kernel changes.
         warpgroups: The number of warpgroups that compute; one more moves memory.
-        examples: The examples; None: the kernel serves only the shapes of this call.
+        open_ended: What may have any size; None: the kernel serves only the shapes of this call.
 
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
@@ -74,7 +72,7 @@ def start(
         *(body, structure, changed, tuple(outputs), scratch, programs, warpgroups, interpret)
     )
     results = list(outputs.values())
-    if examples is None or interpret is not None:
+    if open_ended is None or interpret is not None:
         return kernel.run(results, *flat)
     of_updated = {name: x.ndim > 1 for name, x in updated.items()}
     return _any_batch.call(
@@ -82,9 +80,8 @@ def start(
         results,
         flat,
         changed=changed,
-        by_example=jax.tree.leaves({**examples.by_example, **of_updated}),
-        batch=examples.batch,
-        key=(examples.key, structure, tuple(outputs), repr(scratch), programs, warpgroups),
+        open_ended=jax.tree.leaves({**open_ended.inputs, **of_updated}),
+        key=(open_ended.key, structure, tuple(outputs), repr(scratch), programs, warpgroups),
     )
 
 

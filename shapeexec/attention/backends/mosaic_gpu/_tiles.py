@@ -13,8 +13,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
+MANY = 3  # tiles: more than the rings hold
+QUOTIENTS = 1 << 20  # of `_divide`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
@@ -38,16 +41,6 @@ class ListRefs(NamedTuple):
     full: Ref
     counts: Ref
     order: Ref
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in a head."""
-        return self.counts.shape[2]
-
-    @property
-    def longest(self) -> int:
-        """The most tiles of a row."""
-        return self.tiles.shape[3]
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """The row at a place of a head's order; `length`: the valid length along the rows."""
@@ -79,13 +72,10 @@ class FirstTiles:
     """In place of `ListRefs`, lists that are the first tiles of each row: nothing is read.
 
     Attributes:
-        rows, longest: See `ListRefs`.
         of_row: The number of positions in a row.
         reach: See `TileLists`.
     """
 
-    rows: int = dataclasses.field(metadata={"static": True})
-    longest: int = dataclasses.field(metadata={"static": True})
     of_row: int = dataclasses.field(metadata={"static": True})
     reach: Reach = dataclasses.field(metadata={"static": True})
 
@@ -112,11 +102,11 @@ class Lengths(NamedTuple):
 
     Attributes:
         refs: i32[B] in device memory each; None: all positions are valid.
-        sizes: T and S.
+        sizes: T and S; i32[] each if they are known only when the kernel runs.
     """
 
     refs: tuple[Ref | None, Ref | None]
-    sizes: tuple[int, int]
+    sizes: tuple[Size, Size]
 
     def of(self, batch: Array) -> tuple[Array, Array]:
         """Those of an example."""
@@ -198,6 +188,8 @@ class Table(NamedTuple):
         group: The number of the lists' heads that one head of the items represents.
         lengths: The valid lengths.
         side: Whether the rows are of queries or of keys.
+        longest: The most tiles of a row; if they are `MANY` or more, any number of these.
+        has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
     """
@@ -208,6 +200,8 @@ class Table(NamedTuple):
     group: int
     lengths: Lengths
     side: Side
+    longest: int
+    has_one_column: bool
     overhangs: bool
     in_order: bool
 
@@ -217,24 +211,32 @@ class Table(NamedTuple):
         If it does, a kernel starts all copies of an item before it looks up the next one, which
         takes microseconds. If not it looks up first, or the next item would be late.
         """
-        return self.lists.longest * TILE <= rows
+        assert rows < MANY * TILE
+        return self.longest * TILE <= rows
+
+    @property
+    def rows(self) -> Size:
+        """The number of rows in a head."""
+        size = self.lengths.sizes[0 if self.side == "query" else 1]
+        return whole_tiles(size, TILE) // TILE if isinstance(size, int) else _divide(size, TILE)[0]
 
     @property
     def total(self) -> Array:
         """The number of items, i32[]."""
         assert self.batch is not None
-        return self.batch * (self.heads * self.lists.rows)
+        return self.batch * (self.heads * self.rows)
 
     def item(self, number: Array) -> Item:
         """Item `number`: example by example, head by head, in a head by `order` or `in_order`.
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
-        rows, total = self.lists.rows, self.total
+        rows, total = self.rows, self.total
         head, row = _divide(jnp.minimum(number, total - 1), rows)
         batch, head = _divide(head, self.heads)
         lengths = self.lengths.of(batch)
-        if rows > 1 and not self.in_order:
+        has_one = isinstance(rows, int) and rows == 1
+        if not (has_one or self.in_order):
             length = lengths[0 if self.side == "query" else 1]
             row = self.lists.row(batch, head * self.group, row, length)
         item = self._item_of(batch, head, row, lengths)
@@ -271,16 +273,24 @@ class Table(NamedTuple):
         return self._tile(item, item.head, place) * TILE + piece * size
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
-        if self.lengths.sizes[0 if self.side == "key" else 1] <= TILE:
-            return jnp.int32(0)
-        return self.lists.tile(item, head, place)
+        return jnp.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
 
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
-    return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
+    sizes = ref.shape[: len(index)]
+    shared = (isinstance(size, int) and size == 1 for size in sizes)
+    return tuple(0 if is_shared else i for is_shared, i in zip(shared, index, strict=True))
 
 
-def _divide(number: Array, by: int) -> tuple[Array, Array]:
-    divisor = jnp.int32(by)
-    return lax.div(number, divisor), lax.rem(number, divisor)
+def _divide(number: Array, by: Size) -> tuple[Array, Array]:
+    """Quotient and rest of a number that is not negative, with a quotient below `QUOTIENTS`."""
+    if isinstance(by, int):
+        divisor = jnp.int32(by)
+        return lax.div(number, divisor), lax.rem(number, divisor)
+    # Integers of unknown divisors are divided in some hundred cycles. The product is wrong by less
+    # than 1 / 2, so the quotient by no more than 1.
+    quotient = (number.astype(jnp.float32) * (1 / by.astype(jnp.float32))).astype(jnp.int32)
+    rest = number - quotient * by
+    change = jnp.where(rest < 0, jnp.int32(-1), (rest >= by).astype(jnp.int32))
+    return quotient + change, rest - change * by

@@ -24,8 +24,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _gradients
 from shapeexec.attention.backends.mosaic_gpu._branches import when
+from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
+from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._tiles import SUMS, TILE, WARPGROUPS, WIDE, Item
 
 
@@ -262,7 +263,7 @@ def scratch(config: Config, dtype: Any) -> dict[str, Any]:
 
 
 def total(
-    config: Config, block: Block, ref: Ref, *, parts: Ref, sums: list[Ref], met: Ref, last: int
+    config: Config, block: Block, ref: Ref, *, parts: Ref, sums: list[Ref], met: Ref
 ) -> Total:
     """The sum in a running program; see `Total` and `Held`."""
     width = parts.shape[2]
@@ -272,5 +273,6 @@ def total(
     if is_single(config):
         return (Single if on_device else InterpretedSingle)(*own, scale)
     if is_held(config):
-        return Held(*own, scale, sums[0], met, last)
+        tiles = whole_tiles(config.signature.key_size, TILE) // TILE
+        return Held(*own, scale, sums[0], met, tiles - 1)
     return (Total if on_device else InterpretedTotal)(*own)

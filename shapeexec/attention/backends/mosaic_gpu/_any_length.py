@@ -1,0 +1,182 @@
+"""Operands of kernels that serve every length: merged before a kernel, and told apart in it.
+
+A bucket of another length then finds its kernels lowered and compiled, as one of another batch does
+(`_any_batch`).
+"""
+
+# JAX's C extension has no stubs, and Pallas has partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import Ref, Side, Signature
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
+from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, trace_rule
+from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, TILE
+
+_ANY = 1 << 20  # stands for T and for S: whole tiles, and more of them than any choice looks for
+_OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
+_NAMES: "tuple[_Name, ...]" = ("B", "T", "S", "longest", "rows")
+_SIDES: "tuple[_Name, _Name]" = ("T", "S")
+
+_Name = Literal["B", "T", "S", "longest", "rows"]
+
+
+def rule_of_any_length(signature: Signature, rule: Rule) -> Rule | None:
+    """The rule of the kernels of a call that serve other lengths too; None if they cannot.
+
+    No tile may overhang an example, and kernels of few tiles are made for their number. Arrays of
+    masks may have a number for each example, head, query or key, but a rule that looks at their
+    shape has kernels of its own.
+    """
+    sizes = signature.query_size, signature.key_size
+    are_served = all(n % TILE == 0 and n >= MANY * TILE for n in sizes)
+    are_served &= signature.batch * signature.query_heads < QUOTIENTS
+    if not are_served or isinstance(signature.bias, tuple):
+        return None
+    if any(use.side is None and use.role not in ("of_batch", "of_head") for use in rule.uses):
+        return None
+    general = dataclasses.replace(rule, uses=tuple(map(_of_any_length, rule.uses)))
+    return general if _asks_alike(rule, general, has_bias=signature.bias is not None) else None
+
+
+def _of_any_length(use: ArrayUse) -> ArrayUse:
+    """The use of an array whose examples, queries or keys are of any number."""
+    length = None if use.side is None else len(use.shape) - 1
+    if use.role == "of_pairs":
+        length = 2 + (use.side or 0)
+    unknown = [axis == length or (axis == 0 and n > 1) for axis, n in enumerate(use.shape)]
+    shape = tuple(None if is_so else n for is_so, n in zip(unknown, use.shape, strict=True))
+    return dataclasses.replace(use, shape=shape)
+
+
+def _asks_alike(rule: Rule, general: Rule, *, has_bias: bool) -> bool:
+    """Whether a rule does the same if it does not know the shapes of its arrays."""
+    traced = functools.partial(_traced, has_bias=has_bias)
+    try:
+        return rule == general or traced(rule) == traced(general)
+    except (AttributeError, TypeError, ValueError):  # it computes with an unknown size
+        return False
+
+
+def _traced(rule: Rule, *, has_bias: bool) -> list[str]:
+    """The operations of mask and bias."""
+    tile = (TILE, TILE)
+    traced = [trace_rule(rule.allows, tile)[0]]
+    if has_bias:
+        traced.append(trace_rule(rule.modify, tile, np.zeros(tile, np.float32))[0])
+    return list(map(str, traced))
+
+
+def signature_of_any_length(signature: Signature, *, piece: int) -> Signature:
+    """The signature that calls have in common if only their lengths differ.
+
+    Args:
+        signature: The signature of a call.
+        piece: The number of keys in a piece, which lengths decide.
+    """
+    chosen = None if signature.is_backward else piece
+    return dataclasses.replace(signature, query_size=_ANY, key_size=_ANY, piece=chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The axes of an array that are merged; none: it stays as it is.
+
+    Attributes:
+        sizes: The size of each; or what it is called, if it is known when the kernel runs.
+    """
+
+    sizes: tuple[int | _Name, ...] = ()
+
+    @property
+    def are_any(self) -> bool:
+        """Whether what they are merged into has a size of the call's own."""
+        return bool(self.sizes)
+
+    def merged(self, x: Any) -> Any:
+        """The array, or its shape and dtype, with these axes merged."""
+        count = len(self.sizes)
+        shape = (math.prod(x.shape[:count]), *x.shape[count:]) if count else x.shape
+        is_array = not isinstance(x, jax.ShapeDtypeStruct)
+        return x.reshape(shape) if is_array else jax.ShapeDtypeStruct(shape, x.dtype)
+
+
+def axes_of(config: Config, operands: dict[str, Any]) -> dict[str, Any]:
+    """The `Axes` of each array among inputs and results, by name."""
+    return {name: _axes_of(config, name, x) for name, x in operands.items()}
+
+
+def _axes_of(config: Config, name: str, operand: Any) -> Any:
+    if not isinstance(operand, Sparsity):
+        length = "S" if name in _OF_KEYS else "T"
+        return jax.tree.map(functools.partial(_axes_of_array, length), operand)
+    pairs = zip(operand.leaves, config.rule.uses, strict=True)
+    return dataclasses.replace(
+        jax.tree.map(lambda _: Axes(("B",)), operand),
+        lists=jax.tree.map(lambda x: _known(x, *("rows", "longest")[: x.ndim - 2]), operand.lists),
+        leaves=[_known(x, *([] if use.side is None else _SIDES[use.side])) for x, use in pairs],
+        sizes=Axes(),
+    )
+
+
+def _axes_of_array(length: _Name, x: Any) -> Axes:
+    """Those of [B, T, N, H], and of [B, N, T]."""
+    if x.ndim == 3:
+        return Axes(("B", x.shape[1], length))
+    return Axes(("B", length) if x.ndim == 4 else ())
+
+
+def _known(x: Array, *names: _Name) -> Axes:
+    """All axes of [B or 1, N or 1, ...], with the names of those behind these two."""
+    lead = x.shape[: x.ndim - len(names)]
+    return Axes((1 if lead[0] == 1 else "B", *lead[1:], *names))
+
+
+def scratch() -> Any:
+    """Where a program keeps the sizes that a call has."""
+    return plgpu.SMEM((len(_NAMES),), jnp.int32)
+
+
+def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, side: Side) -> None:
+    """Store the sizes for the warpgroups that compute, before these have an item.
+
+    Args:
+        kept: The program's `scratch`.
+        sizes: See `Sparsity`.
+        products: Those of the warpgroup that moves memory.
+        side: Whether the rows of the lists are of queries or of keys.
+    """
+    given = [sizes[i] for i in range(4)]
+    rows = lax.div(given[1 if side == "query" else 2], jnp.int32(TILE))
+    products.put(kept, [*given, rows])
+
+
+def told_apart(axes: dict[str, Any], named: dict[str, Any], *, kept: Ref) -> dict[str, Any]:
+    """The references of a running program, to be indexed as if nothing was merged.
+
+    Args:
+        axes: See `axes_of`.
+        named: References by name; those without a name in `axes` stay as they are.
+        kept: See `keep`.
+    """
+    known = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
+
+    def apart(of: Axes, ref: Ref) -> Ref:
+        sizes = tuple(known.get(n, n) for n in of.sizes)
+        return Merged(ref, sizes) if sizes else ref
+
+    return {**named, **{name: jax.tree.map(apart, axes[name], named[name]) for name in axes}}

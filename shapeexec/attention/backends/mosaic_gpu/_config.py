@@ -1,0 +1,163 @@
+"""The static part of a call, and the operands that all kernels take."""
+
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import Array
+
+from shapeexec.attention.backends._base import Ref, Side, Signature
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._merged import Size
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._rules import Rule
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    TILE,
+    WARPGROUPS,
+    FirstTiles,
+    Lengths,
+    ListRefs,
+    Packing,
+    Table,
+)
+from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The static part of a call.
+
+    Attributes:
+        signature: The call's signature, with head sizes that the kernels take, and no batch; if
+            `any_length` that of `_any_length.of_any_length`.
+        rule: The static part of mask and bias.
+        programs: The number of programs that run at a time: one for each multiprocessor.
+        any_length: Whether the kernels serve every length in whole tiles: see `_any_length`.
+        interpret: Parameters of the interpreter; None on the device.
+    """
+
+    signature: Signature
+    rule: Rule
+    programs: int
+    any_length: bool = False
+    interpret: Any = None
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """The numbers of columns of keys and of values in shared memory."""
+        sizes = self.signature.head_size, self.signature.value_size
+        key, value = (-(-size // 64) * 64 for size in sizes)
+        if key + value > 384:
+            # Shared memory has room for the output only if it takes that of the queries.
+            key = value = max(key, value)
+        return key, value
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether something is added to the scores."""
+        return self.signature.bias is not None
+
+    @property
+    def weights(self) -> Weights | BiasedWeights:
+        """The formulas that turn scores into weights."""
+        return BiasedWeights() if self.is_biased else Weights(self.signature.scale)
+
+    @property
+    def overhangs(self) -> bool:
+        """Whether a tile with work may extend past the last valid key."""
+        return self.signature.is_ragged or self.signature.key_size % TILE > 0
+
+    @property
+    def parts(self) -> int:
+        """The number of parts in which a tile is copied: a ragged one's rows may all be padding."""
+        return WARPGROUPS if self.signature.is_ragged else 1
+
+    @property
+    def crosses_ends(self) -> bool:
+        """Whether the mask may allow keys behind the valid length in a tile with work."""
+        return self.overhangs and not self.is_biased
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparsity:
+    """The block sparsity of a call, as kernels read it from device memory.
+
+    Attributes:
+        lists: The tiles.
+        query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
+        leaves: The arrays of mask and bias.
+        sizes: B, T, S, and the most tiles of a row, i32[4].
+        longest: The most tiles of a row; `MANY` stands for any number from there on.
+    """
+
+    lists: ListRefs | FirstTiles
+    query_lengths: Array | None
+    key_lengths: Array | None
+    leaves: list[Array]
+    sizes: Array
+    longest: int = dataclasses.field(metadata={"static": True})
+
+    def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
+        """The dtypes of the arrays of mask and bias with one element per column."""
+        return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]
+
+    def elements(
+        self,
+        config: Config,
+        products: Products | InterpretedProducts,
+        *,
+        side: Side,
+        columns: Sequence[Ref],
+        packing: Packing | None = None,
+    ) -> Elements:
+        """The mask and the bias inside a kernel; see `Elements`."""
+        look_up = products.look_up
+        return Elements(
+            config.rule,
+            self.leaves,
+            side,
+            list(columns),
+            look_up,
+            config.signature.scale if config.is_biased else None,
+            config.weights.masked,
+            config.crosses_ends,
+            packing,
+        )
+
+    def table(
+        self,
+        config: Config,
+        *,
+        side: Side,
+        in_order: bool,
+        batch: Array | None = None,
+    ) -> Table:
+        """The table of a kernel whose rows are queries, or keys; see `Table`."""
+        signature = config.signature
+        sizes: tuple[Size, Size] = signature.query_size, signature.key_size
+        if config.any_length:
+            sizes = self.sizes[1], self.sizes[2]
+        heads, group, columns = signature.query_heads, 1, signature.key_size
+        if side == "key":
+            heads, group, columns = signature.key_heads, signature.group, signature.query_size
+        return Table(
+            lists=self.lists,
+            batch=batch,
+            heads=heads,
+            group=group,
+            lengths=Lengths((self.query_lengths, self.key_lengths), sizes),
+            side=side,
+            longest=self.longest,
+            has_one_column=columns <= TILE,
+            overhangs=signature.is_ragged or columns % TILE > 0,
+            in_order=in_order,
+        )
+
+
+jax.tree_util.register_dataclass(Sparsity)

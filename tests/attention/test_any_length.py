@@ -1,0 +1,183 @@
+"""Hopper kernels whose text serves every length in whole tiles: which calls, and how they index."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.experimental import pallas as pl
+
+import shapeexec as sx
+from shapeexec import _compat
+from shapeexec.attention.masks import ALiBi, Dense
+
+if jax.__version_info__ < (0, 11):
+    pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
+
+from shapeexec.attention.backends.mosaic_gpu import _launch, _tiles
+from shapeexec.attention.backends.mosaic_gpu._any_length import rule_of_any_length
+from shapeexec.attention.backends.mosaic_gpu._config import Sparsity
+from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
+from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import QUOTIENTS
+from tests.attention.hopper import Case
+from tests.attention.test_any_batch import ANY_ORDER, LENGTHS, WINDOW, Call, hashes_of
+
+END = (("mask", sx.Causal(align="end")),)
+WITH_ALIBI = (("mask", sx.Causal()), ("bias", ALiBi.for_heads(2)))
+CALLS = {
+    "forward": Call(),
+    "two kernels": Call(gradient=True),
+    "wide": Call(gradient=True, size=128, options=(("mask", sx.Full()),)),
+    "window": Call(gradient=True, options=WINDOW),
+    "end": Call(gradient=True, options=END),
+    "valid lengths": Call(gradient=True, lengths=LENGTHS),
+    "valid lengths and a window": Call(gradient=True, lengths=LENGTHS[:1], options=WINDOW),
+    "documents": Call(gradient=True, documents=True),
+    "ALiBi": Call(options=WITH_ALIBI),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_all_lengths_in_whole_tiles_have_the_same_kernels(name, monkeypatch):
+    jax.clear_caches()
+    call = dataclasses.replace(CALLS[name], length=384)
+    first = call.hashes()
+    monkeypatch.setattr(_compat, "mosaic_kernel", None)  # none is lowered again
+    for batch, length in ((2, 512), (3, 896), (2, 1024)):
+        lines = dataclasses.replace(call, batch=batch, length=length).kernels()
+        assert hashes_of(lines) == first
+        assert all(f"tensor<{batch * length}x2x" in line for line in lines)
+
+
+def test_one_kernel_for_all_gradients_serves_all_lengths_too():
+    jax.clear_caches()
+    call = Call(length=2048, size=128, gradient=True, options=ANY_ORDER)
+    assert call.hashes() == dataclasses.replace(call, length=4096, batch=1).hashes()
+
+
+@pytest.mark.parametrize("lengths", [(128, 256), (256, 384), (384, 392), (392, 400)], ids=str)
+def test_few_tiles_and_a_tile_that_overhangs_have_kernels_of_their_own(lengths):
+    jax.clear_caches()
+    one, other = (Call(length=length).hashes() for length in lengths)
+    assert one != other
+
+
+def test_the_size_of_a_piece_that_lengths_choose_is_that_of_a_kernel():
+    jax.clear_caches()
+    calls = [Call(length=n, lengths=LENGTHS, gradient=True) for n in (384, 1024, 1152, 2048)]
+    short, long, *others = [call.hashes() for call in calls]
+    assert short == long
+    assert others[0] == others[1]
+    assert short[0] != others[0][0]
+    assert short[1:] == others[0][1:]  # backward has one size
+
+
+class Halved(sx.Documents):
+    """Documents whose keys are in the second half, which it finds by the array's shape."""
+
+    def allows(self, at):
+        return super().allows(at) & (at.key >= self.key_ids.shape[-1] // 2)
+
+
+class OfOneSize(sx.Documents):
+    """Documents that are allowed everything if there are 512 keys."""
+
+    def allows(self, at):
+        allowed = super().allows(at)
+        return allowed | (at.key >= 0) if self.key_ids.shape == (2, 512) else allowed
+
+
+IDS = np.zeros((2, 512), np.int32)
+KINDS = np.ones((4, 4), np.uint8)
+RULES = {
+    "causal": (sx.Causal(), {}, True),
+    "documents": (sx.Documents(IDS), {}, True),
+    "numbers of examples": (sx.Causal(np.array([3, 5], np.int32)), {}, True),
+    "numbers of heads": (sx.Full(), {"bias": ALiBi.for_heads(2)}, True),
+    "it computes with a shape": (Halved(IDS), {}, False),
+    "it compares a shape": (OfOneSize(IDS), {}, False),
+    "it compares a shape, another one": (OfOneSize(IDS[:1]), {}, True),
+    "pairs": (Dense(np.zeros((1, 1, 512, 512), bool)), {}, False),
+    "keys": (Dense(np.zeros((1, 1, 1, 512), bool)), {}, True),
+    "blocks": (sx.BlockMask(KINDS, (128, 128), (512, 512)), {}, False),
+    "a table": (sx.Full(), {"bias": sx.RelativeBias(np.zeros((2, 5), np.float32))}, False),
+    "a bias": (sx.Full(), {"bias": np.zeros((1, 1, 512, 1), np.float32)}, False),
+    "a tile that overhangs": (sx.Full(), {"keys": 520}, False),
+    "few tiles of queries": (sx.Full(), {"queries": 256}, False),
+    "more examples than can be divided": (sx.Full(), {"batch": QUOTIENTS // 2}, False),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_serves_all_lengths_if_it_asks_for_none(name):
+    mask, options, does = RULES[name]
+    case = Case("", mask, **{"queries": 512, "keys": 512, "batch": 2, **options})
+    is_array = hasattr(case.bias, "shape")
+    rule = rule_of(mask, None if is_array else case.bias)
+    general = rule_of_any_length(case.signature, rule)
+    assert (general is not None) == does
+    sizes = {size for use in getattr(general, "uses", ()) for size in use.shape}
+    assert 512 not in sizes
+
+
+@given(
+    number=st.integers(0, 2**31 - 1),
+    divisor=st.one_of(st.integers(1, 2**31 - 1), st.integers(3, 300)),
+)
+def test_the_quotient_by_a_number_known_later_is_exact(number, divisor):
+    number = min(number, QUOTIENTS * divisor - 1)
+    near = [number, *(number // divisor * divisor + i for i in (-1, 0))]
+    numbers = jnp.asarray([max(n, 0) for n in near], jnp.int32)
+    for make in (lambda x: x, jax.jit):
+        quotient, rest = make(_tiles._divide)(numbers, jnp.int32(divisor))
+        np.testing.assert_array_equal(quotient, np.asarray(numbers) // divisor)
+        np.testing.assert_array_equal(rest, np.asarray(numbers) % divisor)
+
+
+class Array:
+    """A NumPy array that is indexed as a reference is."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __getitem__(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        slices = (slice(i.start, i.start + i.size) if isinstance(i, pl.Slice) else i for i in index)
+        return self.array[tuple(slices)]
+
+    @property
+    def at(self):
+        return self
+
+
+@given(st.data())
+def test_merged_axes_are_indexed_as_if_they_were_not(data):
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple))
+    merged = data.draw(st.integers(1, len(shape)))
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    sizes = Array(np.array(shape[:merged]))
+    known = [
+        Kept(sizes, i) if data.draw(st.booleans()) else n for i, n in enumerate(shape[:merged])
+    ]
+    mine = Merged(Array(whole.reshape(-1, *shape[merged:])), tuple(known))
+    index = [data.draw(st.integers(0, n - 1)) for n in shape]
+    assert mine[tuple(index)] == whole[tuple(index)]
+    first, length = index[merged - 1], data.draw(st.integers(1, 4))
+    length = min(length, shape[merged - 1] - first)
+    cut = tuple([*index[: merged - 1], pl.ds(first, length), *index[merged:]])
+    want = Array(whole)[cut]
+    np.testing.assert_array_equal(mine.at[cut], want)
+    for parts in range(1, merged):
+        part = mine.at[cut[0] if parts == 1 else cut[:parts]]
+        np.testing.assert_array_equal(part.at[cut[parts:]], want)
+
+
+def test_an_array_that_has_fewer_rows_than_examples_is_none_of_theirs():
+    sparsity = Sparsity(None, None, None, [], jnp.zeros(4, jnp.int32), longest=1)
+    inputs = {"sparsity": sparsity, "q": jnp.zeros((4, 8)), "k": jnp.zeros((3, 8))}
+    with pytest.raises(AssertionError, match="what lies behind is read"):
+        _launch._by_example(inputs, 4)
