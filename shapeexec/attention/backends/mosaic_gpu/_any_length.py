@@ -12,7 +12,7 @@ A bucket of another length then finds its kernels lowered and compiled, as one o
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, TILE
 
 _ANY = 1 << 20  # stands for T and for S: whole tiles, and more of them than any choice looks for
 _OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
-_NAMES: "tuple[_Name, ...]" = ("B", "T", "S", "longest", "rows")
-_SIDES: "tuple[_Name, _Name]" = ("T", "S")
-
-_Name = Literal["B", "T", "S", "longest", "rows"]
+_NAMES = ("B", "T", "S", "longest", "rows")
+_SIDES = ("T", "S")
 
 
 def rule_of_any_length(signature: Signature, rule: Rule) -> Rule | None:
@@ -100,11 +98,10 @@ class Axes:
         sizes: The size of each; or what it is called, if it is known when the kernel runs.
     """
 
-    sizes: tuple[int | _Name, ...] = ()
+    sizes: tuple[int | str, ...] = ()
 
-    @property
     def are_any(self) -> bool:
-        """Whether what they are merged into has a size of the call's own."""
+        """Whether there are any."""
         return bool(self.sizes)
 
     def merged(self, x: Any) -> Any:
@@ -126,21 +123,29 @@ def _axes_of(config: Config, name: str, operand: Any) -> Any:
         return jax.tree.map(functools.partial(_axes_of_array, length), operand)
     pairs = zip(operand.leaves, config.rule.uses, strict=True)
     return dataclasses.replace(
-        jax.tree.map(lambda _: Axes(("B",)), operand),
-        lists=jax.tree.map(lambda x: _known(x, *("rows", "longest")[: x.ndim - 2]), operand.lists),
+        jax.tree.map(_of_examples, operand),
+        lists=jax.tree.map(_of_lists, operand.lists),
         leaves=[_known(x, *([] if use.side is None else _SIDES[use.side])) for x, use in pairs],
         sizes=Axes(),
     )
 
 
-def _axes_of_array(length: _Name, x: Any) -> Axes:
+def _axes_of_array(length: str, x: Any) -> Axes:
     """Those of [B, T, N, H], and of [B, N, T]."""
     if x.ndim == 3:
         return Axes(("B", x.shape[1], length))
     return Axes(("B", length) if x.ndim == 4 else ())
 
 
-def _known(x: Array, *names: _Name) -> Axes:
+def _of_examples(_: Array) -> Axes:
+    return Axes(("B",))
+
+
+def _of_lists(x: Array) -> Axes:
+    return _known(x, *("rows", "longest")[: x.ndim - 2])
+
+
+def _known(x: Array, *names: str) -> Axes:
     """All axes of [B or 1, N or 1, ...], with the names of those behind these two."""
     lead = x.shape[: x.ndim - len(names)]
     return Axes((1 if lead[0] == 1 else "B", *lead[1:], *names))
@@ -173,7 +178,7 @@ def told_apart(axes: dict[str, Any], named: dict[str, Any], *, kept: Ref) -> dic
         named: References by name; those without a name in `axes` stay as they are.
         kept: See `keep`.
     """
-    known = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
+    known: dict[Any, Kept] = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
 
     def apart(of: Axes, ref: Ref) -> Ref:
         sizes = tuple(known.get(n, n) for n in of.sizes)

@@ -100,7 +100,7 @@ def launch(
             for group in (inputs, outputs, updated)
         )
         own["kept"] = _any_length.scratch()
-        open_ended = {name: jax.tree.map(lambda of: of.are_any, axes[name]) for name in inputs}
+        open_ended = {name: jax.tree.map(Axes.are_any, axes[name]) for name in inputs}
     key = (*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes)))
     results = start(
         functools.partial(_run_in_programs, config, body, axes=axes, **how),

@@ -62,7 +62,7 @@ class Merged:
         return _At(self)
 
     def __getitem__(self, index: Any) -> Array:
-        return self.ref[self.index(index if isinstance(index, tuple) else (index,))]
+        return self.ref[self.index(_as_tuple(index))]
 
     def part(self, index: tuple[Any, ...]) -> Any:
         """The part at an index into some of the merged axes, or into all and others."""
@@ -92,4 +92,8 @@ class _At:
     merged: Merged
 
     def __getitem__(self, index: Any) -> Any:
-        return self.merged.part(index if isinstance(index, tuple) else (index,))
+        return self.merged.part(_as_tuple(index))
+
+
+def _as_tuple(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)

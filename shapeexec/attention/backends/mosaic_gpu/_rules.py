@@ -30,13 +30,13 @@ class ArrayUse:
         role: The method of `Positions` that reads it; "" if none does.
         side: 0 or 1 if the array has one element per query, or per key; else None.
         dtype: The array's dtype, by name.
-        shape: The array's shape; None: that size is not known.
+        shape: The array's shape; sizes that are not known are None.
     """
 
     role: str
     side: int | None
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Placeholder:
 
     number: int
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
