@@ -178,10 +178,10 @@ def told_apart(axes: dict[str, Any], named: dict[str, Any], *, kept: Ref) -> dic
         named: References by name; those without a name in `axes` stay as they are.
         kept: See `keep`.
     """
-    known: dict[Any, Kept] = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
+    known = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
 
     def apart(of: Axes, ref: Ref) -> Ref:
-        sizes = tuple(known.get(n, n) for n in of.sizes)
+        sizes = tuple(n if isinstance(n, int) else known[n] for n in of.sizes)
         return Merged(ref, sizes) if sizes else ref
 
     return {**named, **{name: jax.tree.map(apart, axes[name], named[name]) for name in axes}}
