@@ -1,8 +1,9 @@
 """What the gradient of layers of attention costs to make, by the function that attends.
 
 Each contestant runs in a process of its own, for XLA remembers within a process which matrix
-products it has tuned, and Mosaic which kernels it has compiled. There it makes two graphs, one
-after the other, with batches of their own. The whole is the time until the first result is there.
+products it has tuned, and Mosaic which kernels it has compiled. There it makes three graphs, one
+after the other, of which the second has another batch than the first, and the third another length.
+The whole is the time until the first result is there.
 """
 
 import argparse
@@ -21,8 +22,10 @@ from benchmarks._common import Claim, Report, Table, in_a_process, run_contestan
 from shapeexec.tools.benchmark.attention._contestant import compiled
 from shapeexec.tools.benchmark.attention._launches import Model
 
-BATCHES = {"first": 4, "second": 8}
-LENGTH, WIDTH = 512, 512
+GRAPHS = {"first": (4, 512), "another batch": (8, 512), "another length": (4, 1024)}
+"""Batch and length of each."""
+
+WIDTH = 512
 MOST = 1.2
 """At most so many times the best rival's whole: asked for on a GPU."""
 
@@ -50,8 +53,8 @@ def one(options: argparse.Namespace) -> list[dict[str, float]]:
     (head_size,) = options.head_sizes
     dtype = "bfloat16" if jax.default_backend() == "gpu" else "float32"
     costs = []
-    for batch in BATCHES.values():
-        model = Model(batch, LENGTH, options.layers, WIDTH // head_size, head_size, dtype)
+    for batch, length in GRAPHS.values():
+        model = Model(batch, length, options.layers, WIDTH // head_size, head_size, dtype)
         arguments = jax.block_until_ready(model.arguments())
         start = time.perf_counter()
         program = compiled(model.function(CONTESTANTS[options.one], "both"), arguments)
@@ -87,17 +90,17 @@ def run(options: argparse.Namespace) -> Report:
                 if costs is not None:
                     found.setdefault(name, []).append(costs)
                 print(f"heads of {size}, {name}, round {number + 1} of {rounds}", flush=True)
-        for graph, which in enumerate(BATCHES):
+        for graph, which in enumerate(GRAPHS):
             wholes: dict[str, float] = {}
             for name, costs in found.items():
                 own = [cost[graph] for cost in costs]
                 middle = Cost(*(_median(own, field.name) for field in dataclasses.fields(Cost)))
                 wholes[name] = middle.whole
-                case = f"{layers} layers, heads of {size}, {which} graph, {name}"
+                case = f"{layers} layers, heads of {size}, {which}, {name}"
                 figures[case] = dataclasses.asdict(middle)
                 rows.append((case, *(f"{x:.2f}" for x in dataclasses.astuple(middle))))
             ours = wholes.pop(OURS)
-            text = f"at most {MOST} times the best rival, heads of {size}, {which} graph"
+            text = f"at most {MOST} times the best rival, heads of {size}, {which}"
             if wholes:
                 ratios[text] = ours / min(wholes.values())
     # Here first does this process open a device, which its children must find free.

@@ -38,6 +38,7 @@ CALLS = {
     "valid lengths and a window": Call(gradient=True, lengths=LENGTHS[:1], options=WINDOW),
     "documents": Call(gradient=True, documents=True),
     "ALiBi": Call(options=WITH_ALIBI),
+    "heads of no power of 2": Call(gradient=True, heads=3, size=40),
 }
 
 
@@ -50,7 +51,7 @@ def test_all_lengths_in_whole_tiles_have_the_same_kernels(name, monkeypatch):
     for batch, length in ((2, 512), (3, 896), (2, 1024)):
         lines = dataclasses.replace(call, batch=batch, length=length).kernels()
         assert hashes_of(lines) == first
-        assert all(f"tensor<{batch * length}x2x" in line for line in lines)
+        assert all(f"tensor<{batch * length}x{call.heads}x" in line for line in lines)
 
 
 def test_one_kernel_for_all_gradients_serves_all_lengths_too():

@@ -20,6 +20,7 @@ import jax
 from jax import Array
 
 from shapeexec import _compat
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 
 _LARGEST = 1 << 30
 """The largest first axis that kernels are lowered for: 32 bits count its elements."""
@@ -97,7 +98,9 @@ def _lowered(text: _Text) -> _compat.MosaicKernel | None:
 def _general(x: Any) -> jax.ShapeDtypeStruct:
     """Its dtype, and its shape with the largest first axis."""
     of_one = max(math.prod(x.shape[1:]) * x.dtype.itemsize, 1)
-    return jax.ShapeDtypeStruct((min(_LARGEST, _BYTES // of_one), *x.shape[1:]), x.dtype)
+    most = _BYTES // of_one
+    most -= most % TILE if most > TILE else 0  # rows that are copied in tiles are whole ones
+    return jax.ShapeDtypeStruct((min(_LARGEST, most), *x.shape[1:]), x.dtype)
 
 
 def _as_it_is(x: Any) -> jax.ShapeDtypeStruct:
