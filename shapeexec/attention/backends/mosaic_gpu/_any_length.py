@@ -112,9 +112,23 @@ class Axes:
         return x.reshape(shape) if is_array else jax.ShapeDtypeStruct(shape, x.dtype)
 
 
-def axes_of(config: Config, operands: dict[str, Any]) -> dict[str, Any]:
-    """The `Axes` of each array among inputs and results, by name."""
+def axes_of(config: Config, operands: dict[str, Any]) -> dict[str, Any] | None:
+    """The `Axes` of each array among inputs and results, by name; None: nothing is merged."""
+    if not config.any_length:
+        return None
     return {name: _axes_of(config, name, x) for name, x in operands.items()}
+
+
+def merged(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, Any]:
+    """Some of the arrays, or their shapes and dtypes, with merged axes."""
+    if axes is None:
+        return operands
+    return {name: jax.tree.map(Axes.merged, axes[name], x) for name, x in operands.items()}
+
+
+def open_ended(axes: dict[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
+    """Whether the first axis of each array may have any size: where it is of merged ones."""
+    return {name: jax.tree.map(Axes.are_any, axes[name]) for name in operands}
 
 
 def _axes_of(config: Config, name: str, operand: Any) -> Any:
@@ -151,9 +165,9 @@ def _known(x: Array, *names: str) -> Axes:
     return Axes((1 if lead[0] == 1 else "B", *lead[1:], *names))
 
 
-def scratch() -> Any:
-    """Where a program keeps the sizes that a call has."""
-    return plgpu.SMEM((len(_NAMES),), jnp.int32)
+def scratch(axes: dict[str, Any] | None) -> dict[str, Any]:
+    """Where a program keeps the sizes that a call has, if anything is merged."""
+    return {} if axes is None else {"kept": plgpu.SMEM((len(_NAMES),), jnp.int32)}
 
 
 def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, side: Side) -> None:

@@ -1,9 +1,10 @@
-"""The static part of a call, and the operands that all kernels take."""
+"""The static part of a call, and the operands that all kernels take.
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownArgumentType=false
+`_launch` starts kernels with them; what a tile is, and an item of work, is in `_tiles`.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 from collections.abc import Sequence

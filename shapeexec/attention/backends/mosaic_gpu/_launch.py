@@ -1,6 +1,7 @@
-"""Launches the kernels over items of work, and defines the operands that all of them take.
+"""Launches the kernels over items of work.
 
-`_schedule` divides items among programs, and `_start` starts these.
+`_schedule` divides items among programs, and `_start` starts these; by `_any_length` one text serves
+all lengths, where that is possible.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -20,9 +21,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _schedule
-from shapeexec.attention.backends.mosaic_gpu._any_length import Axes
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
+from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
@@ -85,34 +85,27 @@ def launch(
         The results, and the arrays of `updated`, by name, after the kernel.
     """
     # Where items are alike programs take turns: the counter takes as long as a tile.
-    sparsity: Sparsity = inputs["sparsity"]
-    alike = together > 1 or sparsity.longest == 1
+    alike = together > 1 or inputs["sparsity"].longest == 1
     updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
     own = {"schedule": _schedule.scratch(slots, copies), **_pool(config, accumulators)}
-    names = [*outputs, *sorted(updated)]
-    whole = {**outputs, **updated}
+    whole = {**outputs, **{name: updated[name] for name in sorted(updated)}}
+    axes = _any_length.axes_of(config, {**inputs, **whole})
+    merged = functools.partial(_any_length.merged, axes)
     how = {"side": side, "copies": copies, "together": together, "halves": halves}
-    open_ended, axes = _by_example(inputs, batch), None
-    if config.any_length:
-        axes = _any_length.axes_of(config, {**inputs, **whole})
-        inputs, outputs, updated = (
-            {name: jax.tree.map(Axes.merged, axes[name], x) for name, x in group.items()}
-            for group in (inputs, outputs, updated)
-        )
-        own["kept"] = _any_length.scratch()
-        open_ended = {name: jax.tree.map(Axes.are_any, axes[name]) for name in inputs}
-    key = (*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes)))
     results = start(
         functools.partial(_run_in_programs, config, body, axes=axes, **how),
-        inputs=inputs,
-        updated=updated,
-        outputs=outputs,
-        scratch={**scratch, **own},
+        inputs=merged(inputs),
+        updated=merged(updated),
+        outputs=merged(outputs),
+        scratch={**scratch, **own, **_any_length.scratch(axes)},
         programs=config.programs,
         interpret=config.interpret,
-        open_ended=OpenEnded(open_ended, key),
+        open_ended=OpenEnded(
+            _by_example(inputs, batch) if axes is None else _any_length.open_ended(axes, inputs),
+            key=(*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes))),
+        ),
     )
-    pairs = zip(names, results, strict=True)
+    pairs = zip(whole, results, strict=True)
     return [x.reshape(whole[name].shape) for name, x in pairs if name != _COUNTER]
 
 
