@@ -1,7 +1,7 @@
 """Launches the kernels over items of work.
 
-`_schedule` divides items among programs, and `_start` starts these; by `_any_length` one text serves
-all lengths, where that is possible.
+`_schedule` divides items among programs, and `_start` starts these. By `_any_length` one text
+serves all lengths, where that is possible.
 """
 
 # Pallas and cuDNN have partly unknown types.
