@@ -1,6 +1,8 @@
 """Hopper kernels whose text serves every length in whole tiles: which calls, and how they index."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +14,12 @@ from jax.experimental import pallas as pl
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.attention.masks import ALiBi, Dense
+from shapeexec.attention.masks import ALiBi, Dense, Mask
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
-from shapeexec.attention.backends.mosaic_gpu import _launch, _tiles
+from shapeexec.attention.backends.mosaic_gpu import _any_length, _launch, _tiles
 from shapeexec.attention.backends.mosaic_gpu._any_length import rule_of_any_length
 from shapeexec.attention.backends.mosaic_gpu._config import Sparsity
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
@@ -92,6 +94,40 @@ class OfOneSize(sx.Documents):
         return allowed | (at.key >= 0) if self.key_ids.shape == (2, 512) else allowed
 
 
+class Asserted(sx.Documents):
+    """Documents of some numbers of keys."""
+
+    def allows(self, at):
+        assert self.key_ids.shape[-1] in (384, 512)
+        return super().allows(at)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Swapped(Mask):
+    """Keys between two numbers, which change places if there are 512 keys."""
+
+    axes: ClassVar = {"low": "B", "high": "B", "ids": "BS"}
+
+    low: object
+    high: object
+    ids: object
+    in_order: bool = False
+
+    def allows(self, at):
+        is_swapped = self.ids.shape[-1] == 512
+        arrays = (self.high, self.low) if is_swapped else (self.low, self.high)
+        if self.in_order:  # the same reads, of which each stands for the other one
+            low, high = at.of_batch(self.low), at.of_batch(self.high)
+            low, high = (high, low) if is_swapped else (low, high)
+        else:
+            low, high = map(at.of_batch, arrays)
+        return (at.key >= low) & (at.key < high) & (at.of_keys(self.ids) >= 0)
+
+    def bounds(self, tiles):
+        raise NotImplementedError
+
+
+LOW, HIGH = np.array([3, 3], np.int32), np.array([300, 300], np.int32)
 IDS = np.zeros((2, 512), np.int32)
 KINDS = np.ones((4, 4), np.uint8)
 RULES = {
@@ -101,6 +137,9 @@ RULES = {
     "numbers of heads": (sx.Full(), {"bias": ALiBi.for_heads(2)}, True),
     "it computes with a shape": (Halved(IDS), {}, False),
     "it compares a shape": (OfOneSize(IDS), {}, False),
+    "it reads other arrays by a shape": (Swapped(LOW, HIGH, IDS), {}, False),
+    "it takes one read for another": (Swapped(LOW, HIGH, IDS, True), {}, False),
+    "it asserts a shape": (Asserted(IDS), {}, False),
     "it compares a shape, another one": (OfOneSize(IDS[:1]), {}, True),
     "pairs": (Dense(np.zeros((1, 1, 512, 512), bool)), {}, False),
     "keys": (Dense(np.zeros((1, 1, 1, 512), bool)), {}, True),
@@ -110,6 +149,9 @@ RULES = {
     "a tile that overhangs": (sx.Full(), {"keys": 520}, False),
     "few tiles of queries": (sx.Full(), {"queries": 256}, False),
     "more examples than can be divided": (sx.Full(), {"batch": QUOTIENTS // 2}, False),
+    "more queries than i32 counts": (sx.Full(), {"queries": 2**30}, False),
+    "more tiles than i32 counts": (sx.Full(), {"queries": 2**22, "keys": 2**22}, False),
+    "many tiles": (sx.Full(), {"queries": 2**21, "keys": 2**21}, True),
 }
 
 
@@ -137,6 +179,31 @@ def test_the_quotient_by_a_number_known_later_is_exact(number, divisor):
         quotient, rest = make(_tiles._divide)(numbers, jnp.int32(divisor))
         np.testing.assert_array_equal(quotient, np.asarray(numbers) // divisor)
         np.testing.assert_array_equal(rest, np.asarray(numbers) % divisor)
+
+
+@pytest.mark.parametrize("batches", [(1, 2), (2, 3)], ids=str)
+def test_lists_that_examples_share_and_lists_of_their_own_are_read_by_other_kernels(batches):
+    calls = [Call(batch, 512, options=WINDOW, lengths=LENGTHS[1:]) for batch in batches]
+    jax.clear_caches()
+    together = [call.hashes() for call in calls]
+    assert (together[0] == together[1]) == (1 not in batches)
+    for call, hashes in zip(calls, together, strict=True):
+        jax.clear_caches()
+        assert call.hashes() == hashes
+
+
+NAMES = {
+    "T": ("q", "out", "d_out", "d_q", "total", "rows", "delta", "statistics_0"),
+    "S": ("k", "v", "d_k", "d_v"),
+}
+
+
+@pytest.mark.parametrize(("length", "name"), [(n, x) for n, names in NAMES.items() for x in names])
+def test_axes_of_queries_and_of_keys_have_their_own_sizes(length, name):
+    config = SimpleNamespace(any_length=True)
+    arrays = {name: [jnp.zeros((2, 3, 4, 5)), jnp.zeros((2, 3, 4)), jnp.zeros(2)]}
+    found = [one.sizes for one in _any_length.axes_of(config, arrays)[name]]
+    assert found == [("B", length), ("B", 3, length), ()]
 
 
 class Array:

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -24,10 +23,11 @@ from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
-from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, trace_rule
-from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, TILE
+from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, ROWS, TILE
 
 _ANY = 1 << 20  # stands for T and for S: whole tiles, and more of them than any choice looks for
+_LARGEST = 2**31 - 1  # elements that i32 can count, of numbers per query and of lists
 _OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
 _NAMES = ("B", "T", "S", "longest", "rows")
 _SIDES = ("T", "S")
@@ -40,15 +40,20 @@ def rule_of_any_length(signature: Signature, rule: Rule) -> Rule | None:
     masks may have a number for each example, head, query or key, but a rule that looks at their
     shape has kernels of its own.
     """
-    sizes = signature.query_size, signature.key_size
-    are_served = all(n % TILE == 0 and n >= MANY * TILE for n in sizes)
-    are_served &= signature.batch * signature.query_heads < QUOTIENTS
-    if not are_served or isinstance(signature.bias, tuple):
+    sizes, heads = (
+        (signature.query_size, signature.key_size),
+        signature.batch * signature.query_heads,
+    )
+    if any(n % TILE or n < MANY * TILE for n in sizes) or isinstance(signature.bias, tuple):
+        return None
+    heads = signature.batch * signature.query_heads
+    largest = heads * max(*sizes, math.prod(n // TILE for n in sizes))
+    if heads >= QUOTIENTS or largest > _LARGEST:
         return None
     if any(use.side is None and use.role not in ("of_batch", "of_head") for use in rule.uses):
         return None
     general = dataclasses.replace(rule, uses=tuple(map(_of_any_length, rule.uses)))
-    return general if _asks_alike(rule, general, has_bias=signature.bias is not None) else None
+    return general if _asks_alike(rule, general, is_biased=signature.bias is not None) else None
 
 
 def _of_any_length(use: ArrayUse) -> ArrayUse:
@@ -61,22 +66,18 @@ def _of_any_length(use: ArrayUse) -> ArrayUse:
     return dataclasses.replace(use, shape=shape)
 
 
-def _asks_alike(rule: Rule, general: Rule, *, has_bias: bool) -> bool:
+def _asks_alike(rule: Rule, general: Rule, *, is_biased: bool) -> bool:
     """Whether a rule does the same if it does not know the shapes of its arrays."""
-    traced = functools.partial(_traced, has_bias=has_bias)
+    texts = functools.partial(_texts, is_biased=is_biased)
     try:
-        return rule == general or traced(rule) == traced(general)
-    except (AttributeError, TypeError, ValueError):  # it computes with an unknown size
+        return rule == general or texts(rule) == texts(general)
+    except Exception:  # whatever a rule raises that meets a size that is None
         return False
 
 
-def _traced(rule: Rule, *, has_bias: bool) -> list[str]:
-    """The operations of mask and bias."""
-    tile = (TILE, TILE)
-    traced = [trace_rule(rule.allows, tile)[0]]
-    if has_bias:
-        traced.append(trace_rule(rule.modify, tile, np.zeros(tile, np.float32))[0])
-    return list(map(str, traced))
+def _texts(rule: Rule, *, is_biased: bool) -> list[str]:
+    """What a rule does in the tiles that kernels ask for."""
+    return [text_of(rule, (ROWS, columns), is_biased=is_biased) for columns in (ROWS, TILE)]
 
 
 def signature_of_any_length(signature: Signature, *, piece: int) -> Signature:

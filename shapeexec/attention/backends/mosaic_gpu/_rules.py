@@ -84,11 +84,13 @@ class Read:
     Attributes:
         number: The number of the array.
         role: The method of `Positions` that was called.
+        shape: The shape of what it returns.
         more: Its other arguments.
     """
 
     number: int
     role: str
+    shape: tuple[int, ...]
     more: tuple[Any, ...] = ()
 
 
@@ -140,7 +142,7 @@ class RecordingPositions:
         return self._read(array, "of_table", index.shape, index)
 
     def _read(self, array: Placeholder, role: str, shape: tuple[int, ...], *more: Any) -> Array:
-        self.reads.append(Read(array.number, role, more))
+        self.reads.append(Read(array.number, role, shape, more))
         found = next(self.values, None)
         return jnp.zeros(shape, array.dtype) if found is None else found
 
@@ -153,14 +155,37 @@ def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) ->
         shape: Rows and columns.
         *more: The arguments of `ask` after the positions.
     """
-    scalars = [np.int32(0)] * 4
-    tile = np.zeros(shape, np.int32)
     reads: list[Read] = []
 
     def asked(at: tuple[Array, ...], *more: Array) -> Array:
         return ask(RecordingPositions(*at, reads=reads), *more)
 
-    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), reads
+    return jax.make_jaxpr(asked)(_positions(shape), *more), reads
+
+
+def _positions(shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Any positions of a tile, as `RecordingPositions` takes them."""
+    return (*[np.int32(0)] * 4, *[np.zeros(shape, np.int32)] * 2)
+
+
+def text_of(rule: Rule, shape: tuple[int, ...], *, is_biased: bool) -> str:
+    """What a rule reads and computes for a tile of this shape: rules that do the same are alike."""
+    asks = [_text_of(rule, rule.allows, shape)]
+    if is_biased:
+        asks.append(_text_of(rule, rule.modify, shape, np.zeros(shape, np.float32)))
+    return "\n".join(asks)
+
+
+def _text_of(rule: Rule, ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> str:
+    _, reads = trace_rule(ask, shape, *more)
+    # As inputs: in the text of `trace_rule` all reads are 0, so one may stand for another.
+    values = [jax.ShapeDtypeStruct(x.shape, np.dtype(rule.uses[x.number].dtype)) for x in reads]
+
+    def asked(at: tuple[Any, ...], values: list[Array], *more: Array) -> Array:
+        return ask(RecordingPositions(*at, values=iter(values)), *more)
+
+    traced = jax.make_jaxpr(asked)(_positions(shape), values, *more)
+    return f"{[(read.number, read.role) for read in reads]} {traced}"
 
 
 def rule_of(mask: Mask, bias: ScoreModifier | None = None) -> Rule:
