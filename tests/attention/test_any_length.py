@@ -40,7 +40,7 @@ CALLS = {
     "valid lengths and a window": Call(gradient=True, lengths=LENGTHS[:1], options=WINDOW),
     "documents": Call(gradient=True, documents=True),
     "ALiBi": Call(options=WITH_ALIBI),
-    "heads of no power of 2": Call(gradient=True, heads=3, size=40),
+    "heads of no power of 2": Call(gradient=True, heads=3),
 }
 
 

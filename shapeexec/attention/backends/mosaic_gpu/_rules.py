@@ -5,6 +5,7 @@ The methods are those of `Positions`. The rules are traced to find their reads; 
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
@@ -179,7 +180,7 @@ def text_of(rule: Rule, shape: tuple[int, ...], *, is_biased: bool) -> str:
 def _text_of(rule: Rule, ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> str:
     _, reads = trace_rule(ask, shape, *more)
     # As inputs: in the text of `trace_rule` all reads are 0, so one may stand for another.
-    values = [jax.ShapeDtypeStruct(x.shape, np.dtype(rule.uses[x.number].dtype)) for x in reads]
+    values = [jax.ShapeDtypeStruct(x.shape, rule.uses[x.number].dtype) for x in reads]
 
     def asked(at: tuple[Any, ...], values: list[Array], *more: Array) -> Array:
         return ask(RecordingPositions(*at, values=iter(values)), *more)
