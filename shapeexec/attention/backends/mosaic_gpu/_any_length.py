@@ -40,15 +40,11 @@ def rule_of_any_length(signature: Signature, rule: Rule) -> Rule | None:
     masks may have a number for each example, head, query or key, but a rule that looks at their
     shape has kernels of its own.
     """
-    sizes, heads = (
-        (signature.query_size, signature.key_size),
-        signature.batch * signature.query_heads,
-    )
+    sizes = signature.query_size, signature.key_size
     if any(n % TILE or n < MANY * TILE for n in sizes) or isinstance(signature.bias, tuple):
         return None
     heads = signature.batch * signature.query_heads
-    largest = heads * max(*sizes, math.prod(n // TILE for n in sizes))
-    if heads >= QUOTIENTS or largest > _LARGEST:
+    if heads >= QUOTIENTS or heads * max(*sizes, math.prod(n // TILE for n in sizes)) > _LARGEST:
         return None
     if any(use.side is None and use.role not in ("of_batch", "of_head") for use in rule.uses):
         return None
