@@ -22,7 +22,11 @@ from benchmarks._common import Claim, Report, Table, in_a_process, run_contestan
 from shapeexec.tools.benchmark.attention._contestant import compiled
 from shapeexec.tools.benchmark.attention._launches import Model
 
-GRAPHS = {"first": (4, 512), "another batch": (8, 512), "another length": (4, 1024)}
+GRAPHS = {
+    "first graph": (4, 512),
+    "graph of another batch": (8, 512),
+    "graph of another length": (4, 1024),
+}
 """Batch and length of each."""
 
 WIDTH = 512

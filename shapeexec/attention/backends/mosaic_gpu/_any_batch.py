@@ -1,4 +1,4 @@
-"""Calls kernels whose text serves every size of first axes, which are the examples'.
+"""Calls kernels whose text serves any size of the first axes of arrays: any number of examples.
 
 The text of a kernel has the shapes of its operands, but where an example lies in an array does not
 depend on how many follow it. So a kernel is lowered for more examples than there will ever be, and

@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
@@ -43,7 +43,7 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item, tiles_of
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 _SHAPE = (ROWS, PIECE)
@@ -70,7 +70,7 @@ def backward_at_once(
 
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
-    outputs = _totals.outputs(config, q, key_tiles=_tiles_of(k))
+    outputs = _totals.outputs(config, q, key_tiles=tiles_of(k.shape[1]))
     updated = _totals.updated(config, q)
     d_k, d_v, total = _launched(
         config,
@@ -111,16 +111,11 @@ def _launched(
         scratch=scratch if into is None else {**scratch, "into": into},
         side="key",
         batch=k.shape[0],
-        together=1 if into is None or not _totals.is_held(config) else _tiles_of(k),
+        together=1 if into is None or not _totals.is_held(config) else tiles_of(k.shape[1]),
         slots=slots,
         copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
     )
-
-
-def _tiles_of(x: Array) -> int:
-    """The number of tiles in a head of an array [B, T, N, H]."""
-    return whole_tiles(x.shape[1], TILE) // TILE
 
 
 def _scratch(

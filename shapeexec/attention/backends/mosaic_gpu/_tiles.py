@@ -34,6 +34,11 @@ def copied_rows(rows: int) -> int:
     return rows if rows < ROW_GROUP else whole_tiles(rows, ROW_GROUP)
 
 
+def tiles_of(positions: int) -> int:
+    """The number of tiles that hold as many positions."""
+    return whole_tiles(positions, TILE) // TILE
+
+
 class ListRefs(NamedTuple):
     """`TileLists` in device memory."""
 
@@ -218,7 +223,7 @@ class Table(NamedTuple):
     def rows(self) -> Size:
         """The number of rows in a head."""
         size = self.lengths.sizes[0 if self.side == "query" else 1]
-        return whole_tiles(size, TILE) // TILE if isinstance(size, int) else _divide(size, TILE)[0]
+        return tiles_of(size) if isinstance(size, int) else _divide(size, TILE)[0]
 
     @property
     def total(self) -> Array:

@@ -27,7 +27,14 @@ from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
-from shapeexec.attention.backends.mosaic_gpu._tiles import SUMS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    SUMS,
+    TILE,
+    WARPGROUPS,
+    WIDE,
+    Item,
+    tiles_of,
+)
 
 
 class Summand(NamedTuple):
@@ -273,6 +280,5 @@ def total(
     if is_single(config):
         return (Single if on_device else InterpretedSingle)(*own, scale)
     if is_held(config):
-        tiles = whole_tiles(config.signature.key_size, TILE) // TILE
-        return Held(*own, scale, sums[0], met, tiles - 1)
+        return Held(*own, scale, sums[0], met, tiles_of(config.signature.key_size) - 1)
     return (Total if on_device else InterpretedTotal)(*own)
