@@ -1,8 +1,9 @@
 """Hopper kernels whose text serves every length in whole tiles: which calls, and how they index."""
 
 import dataclasses
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.experimental import pallas as pl
 
 import shapeexec as sx
 from shapeexec import _compat
+from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import ALiBi, Dense, Mask
 
 if jax.__version_info__ < (0, 11):
@@ -26,6 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import QUOTIENTS
 from tests.attention.hopper import Case
+from tests.attention.lowering import lowered
 from tests.attention.test_any_batch import ANY_ORDER, LENGTHS, WINDOW, Call, hashes_of
 
 END = (("mask", sx.Causal(align="end")),)
@@ -60,6 +63,93 @@ def test_one_kernel_for_all_gradients_serves_all_lengths_too():
     jax.clear_caches()
     call = Call(length=2048, size=128, gradient=True, options=ANY_ORDER)
     assert call.hashes() == dataclasses.replace(call, length=4096, batch=1).hashes()
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step of decoding that is lowered."""
+
+    batch: int = 2
+    keys: int = 384
+    queries: int = 1
+    heads: tuple[int, int] = (4, 2)
+    is_ragged: bool = False
+    page_rows: int | None = None
+    options: Callable[["Step"], dict[str, Any]] = lambda _: {}
+
+    def hashes(self):
+        """Those of the kernel that joins parts, and of the one that makes them."""
+        rows, number = (self.batch, self.keys), None
+        if self.page_rows:
+            rows, number = (7 * self.batch, self.page_rows), self.keys // self.page_rows
+        q = jax.ShapeDtypeStruct((self.batch, self.queries, self.heads[0], 64), jnp.bfloat16)
+        k = jax.ShapeDtypeStruct((*rows, self.heads[1], 64), jnp.bfloat16)
+        numbers = jax.ShapeDtypeStruct((self.batch,), jnp.int32)
+
+        def step(q, k, numbers):
+            lengths = numbers if self.is_ragged else None
+            pages = number and jnp.broadcast_to(numbers[:, None], (self.batch, number))
+            return sx.dot_product_attention(
+                *(q, k, k), pages=pages, key_value_seq_lengths=lengths, **self.options(self)
+            )
+
+        with _device.assumed(_device.HOPPER):
+            text = lowered(step, q, k, numbers, platform="cuda")
+        lines = [line for line in text.splitlines() if "@mosaic_gpu" in line]
+        return hashes_of(line for line in lines if "attention_lists" not in line)
+
+
+def masked(make):
+    return lambda step: {"mask": make(step)}
+
+
+STEPS = {
+    "one query": Step(),
+    "causal": Step(queries=4, options=masked(lambda _: sx.Causal(align="end"))),
+    "valid lengths": Step(is_ragged=True),
+    "a window": Step(queries=4, is_ragged=True, options=masked(lambda _: sx.SlidingWindow(900, 0))),
+    "documents": Step(
+        options=masked(
+            lambda s: sx.Documents(np.zeros((s.batch, 1), int), np.zeros((s.batch, s.keys), int))
+        ),
+    ),
+    "ALiBi": Step(options=lambda _: {"bias": ALiBi.for_heads(4)}),
+    "pages": Step(keys=512, page_rows=64, is_ragged=True),
+    "large pages": Step(keys=512, page_rows=128, queries=16),
+    "heads of no power of 2": Step(queries=3, heads=(9, 3)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_few_queries_have_one_kernel_for_all_caches_and_one_that_joins_for_each_batch(name):
+    jax.clear_caches()
+    step = STEPS[name]
+    sizes = (2, step.keys), (2, 2048), (2, 4096), (5, 2048)
+    steps = [dataclasses.replace(step, batch=batch, keys=keys).hashes() for batch, keys in sizes]
+    (_, long, longer, more), makes = zip(*steps, strict=True)
+    assert len(set(makes)) == 1
+    assert long == longer != more
+
+
+OWN_STEPS = {
+    "queries": [Step(queries=n) for n in (1, 2)],
+    "heads": [Step(heads=n) for n in ((4, 2), (4, 1))],
+    "valid lengths": [Step(), Step(is_ragged=True)],
+    "page sizes": [Step(keys=512, page_rows=n) for n in (64, 128)],
+    "few tiles": [Step(keys=n) for n in (128, 256, 384)],
+    "a tile that overhangs": [Step(keys=n) for n in (392, 400, 512)],
+    "pairs": [
+        Step(keys=n, queries=2, options=masked(lambda s: np.ones((1, 1, 2, s.keys), bool)))
+        for n in (384, 512)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OWN_STEPS)
+def test_few_queries_have_kernels_of_their_own_where_one_cannot_serve(name):
+    jax.clear_caches()
+    kernels = [step.hashes()[1] for step in OWN_STEPS[name]]
+    assert len(set(kernels)) == len(kernels)
 
 
 @pytest.mark.parametrize("lengths", [(128, 256), (256, 384), (384, 392), (392, 400)], ids=str)
@@ -161,7 +251,7 @@ def test_a_rule_serves_all_lengths_if_it_asks_for_none(name):
     case = Case("", mask, **{"queries": 512, "keys": 512, "batch": 2, **options})
     is_array = hasattr(case.bias, "shape")
     rule = rule_of(mask, None if is_array else case.bias)
-    general = rule_of_any_length(case.signature, rule)
+    general = rule_of_any_length(case.signature, rule, lengths="TS")
     assert (general is not None) == does
     sizes = {size for use in getattr(general, "uses", ()) for size in use.shape}
     assert 512 not in sizes
@@ -176,7 +266,7 @@ def test_the_quotient_by_a_number_known_later_is_exact(number, divisor):
     near = [number, *(number // divisor * divisor + i for i in (-1, 0))]
     numbers = jnp.asarray([max(n, 0) for n in near], jnp.int32)
     for make in (lambda x: x, jax.jit):
-        quotient, rest = make(_tiles._divide)(numbers, jnp.int32(divisor))
+        quotient, rest = make(_tiles.divided)(numbers, jnp.int32(divisor))
         np.testing.assert_array_equal(quotient, np.asarray(numbers) // divisor)
         np.testing.assert_array_equal(rest, np.asarray(numbers) % divisor)
 

@@ -19,6 +19,7 @@ from shapeexec.attention.masks import (
     Documents,
     Full,
     MaskFunction,
+    PrefixLM,
     RelativeBias,
     SlidingWindow,
 )
@@ -181,6 +182,41 @@ CASES = (
         sizes=([16, 16], [300, 200]),
     ),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
+    # Kernels that serve every number of keys in whole tiles, from three on.
+    case("any length, one query", Full(), queries=1, keys=384, heads=(8, 2), batch=2),
+    case(
+        "any length, NaN behind",
+        Causal(align="end"),
+        keys=512,
+        batch=5,
+        sizes=([3, 0, 2, 3, 3], [400, 512, 0, 3, 129]),
+    ),
+    case("any length, a window", SlidingWindow(0, 200), keys=512, batch=3),
+    case(
+        "any length, documents",
+        Documents(IDS[:, ::100].copy(), np.repeat(IDS[:, ::3], 5, 1)[:, :384].copy()),
+        keys=384,
+        batch=2,
+        sizes=([3, 2], [384, 200]),
+    ),
+    case("any length, a mask of keys", Dense(RNG.random((2, 1, 1, 512)) < 0.5), keys=512, batch=2),
+    case(
+        "any length, a mask of keys of each head",
+        Dense(RNG.random((2, 4, 1, 384)) < 0.5),
+        keys=384,
+        heads=(4, 4),
+        batch=2,
+    ),
+    case("any length, a mask of queries", Dense(np.eye(3, 1, -1, bool)[None, None]), keys=384),
+    case(
+        "any length, numbers of examples and heads",
+        PrefixLM(np.array([40, 300], np.int32)),
+        keys=384,
+        batch=2,
+        bias=ALiBi(random_bias(2, 4)),
+    ),
+    case("any length, two warpgroups", Full(), queries=16, keys=384, heads=(8, 1)),
+    case("any length, narrow heads", Full(), keys=384, head_sizes=(40, 72), heads=(5, 1)),
 )
 QUICK = (
     "NaN behind",
@@ -190,6 +226,9 @@ QUICK = (
     "an odd number of units",
     "two warpgroups",
     "a share begins in the last tile, of half its keys",
+    "any length, NaN behind",
+    "any length, a mask of keys of each head",
+    "any length, NaN behind, in pages",
 )
 PAGED = (
     case(
@@ -213,6 +252,13 @@ PAGED = (
     case("a bias of pairs", Full(), bias=random_bias(1, 4, 3, 320), keys=320, sizes=([3], [170])),
     case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128), keys=256),
     case("narrow heads", Full(), head_sizes=(40, 64), heads=(5, 1), keys=320),
+    case(
+        "any length, NaN behind, in pages",
+        Causal(align="end"),
+        batch=3,
+        keys=384,
+        sizes=([3, 0, 2], [290, 384, 60]),
+    ),
 )
 
 

@@ -128,12 +128,12 @@ def run(case, shares, results, *, parts):
     shape = examples_of(case), case.packing.queries, case.heads, case.columns
     made = jax.ShapeDtypeStruct(shape, case.dtype)
 
-    def join(starts, *results):
-        given = dataclasses.replace(shares, starts=starts)
+    def join(sums, *results):
+        given = dataclasses.replace(shares, sums=sums)
         return joined_output(case.weights, case.packing, given, results, made=made, parts=parts)
 
-    starts = np.asarray(shares.starts)
+    sums = np.asarray(shares.sums)
     with _device.assumed(_device.HOPPER):
-        module = lockstep.kernel_of(join, starts, *results)
-    (out,) = lockstep.run(module, starts, *results)
+        module = lockstep.kernel_of(join, sums, *results)
+    (out,) = lockstep.run(module, sums, *results)
     return np.asarray(out.view(jnp.dtype(case.dtype)), np.float32)

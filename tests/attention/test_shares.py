@@ -66,12 +66,12 @@ def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, al
 
 
 @pytest.mark.parametrize("groups", [1, 40, 3_000, 5_000])
-def test_starts_are_the_sums_before_with_no_large_constant(groups):
+def test_sums_of_tiles_have_no_large_constant(groups):
     counts = np.random.default_rng(0).integers(0, 9, groups).astype(np.int32)
     known, _ = share(counts, longest=8, programs=132)
-    np.testing.assert_array_equal(known.starts, np.cumsum([0, *counts]))
-    traced = jax.jit(lambda x: share(x, longest=8, programs=132)[0].starts)
-    np.testing.assert_array_equal(traced(counts), known.starts)
+    np.testing.assert_array_equal(known.sums, [counts.sum(), *np.cumsum([0, *counts])[:-1]])
+    traced = jax.jit(lambda x: share(x, longest=8, programs=132)[0].sums)
+    np.testing.assert_array_equal(traced(counts), known.sums)
     # For 70,000 examples a table of pairs was a constant of 5 GB, which no program can hold.
     assert len(traced.lower(counts).as_text()) < 10_000
 
@@ -89,13 +89,13 @@ def test_the_list_that_holds_a_unit_is_found_among_any_number(groups, alike):
 
 def holders(shares, units):
     """The lists that hold units, as kernels find them."""
-    shares = dataclasses.replace(shares, starts=jnp.asarray(shares.starts))
+    shares = dataclasses.replace(shares, sums=jnp.asarray(shares.sums))
     return np.asarray(jax.jit(jax.vmap(shares.holder))(units.astype(np.int32)))
 
 
 def attended(shares):
     """For each list the tiles that each program attends to, as the kernel finds them."""
-    shares = dataclasses.replace(shares, starts=np.asarray(shares.starts))
+    shares = dataclasses.replace(shares, sums=np.asarray(shares.sums))
     size, total = int(shares.size()), int(shares.total())
     begins = np.arange(shares.programs) * size
     of_lists = [{} for _ in range(shares.lists)]

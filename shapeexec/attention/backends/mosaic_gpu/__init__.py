@@ -201,10 +201,13 @@ class MosaicGpu:
         # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
         mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         rule, of_kernels = rule_of(mask, modifier), dataclasses.replace(signature, batch=0)
-        general = None if _few.are_few(signature) else rule_of_any_length(signature, rule)
+        lengths, piece = "S" if _few.are_few(signature) else "TS", None
+        general = rule_of_any_length(signature, rule, lengths=lengths)
         if general is not None:
             rule = general
-            of_kernels = signature_of_any_length(of_kernels, piece=piece_of(signature))
+            if not (signature.is_backward or _few.are_few(signature)):
+                piece = piece_of(signature)
+            of_kernels = signature_of_any_length(of_kernels, lengths=lengths, piece=piece)
         config = Config(
             signature=of_kernels,
             rule=rule,
@@ -282,8 +285,8 @@ class _Prepared:
         if is_single(self.config) and not are_few:
             # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
             tiles, order = lists.counts[..., None], lists.counts
-        arrays = (tiles, lists.full, lists.counts, order)
-        return ListRefs(*(jnp.asarray(x, jnp.int32) for x in arrays))
+        arrays = (tiles, lists.full, lists.counts, None if _is_in_turn(order) else order)
+        return ListRefs(*(x if x is None else jnp.asarray(x, jnp.int32) for x in arrays))
 
 
 def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
@@ -300,7 +303,8 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     xp: Any = np if isinstance(counts, np.ndarray) else jnp
     of_groups = xp.broadcast_to(counts[..., 0], (batch, heads // alike)).reshape(-1)
     longest = work.by_query.tiles.shape[-1]
-    programs = min(config.programs, batch * heads * longest)
+    # A program that finds no work ends at once, and their number is part of a kernel's text.
+    programs = config.programs if config.any_length else min(config.programs, batch * heads * longest)
     shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     shares = jax.tree.map(jnp.asarray, shares)
@@ -325,6 +329,11 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
     out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
     return out, jnp.where(alive[:, None], logsumexp, -jnp.inf)
+
+
+def _is_in_turn(order: Any) -> bool:
+    """Whether all orders are known to be 0, 1, 2, ...: XLA would make them by a kernel each time."""
+    return isinstance(order, np.ndarray) and bool((order == np.arange(order.shape[-1])).all())
 
 
 def _if_shorter(lengths: Any, size: int) -> Any:

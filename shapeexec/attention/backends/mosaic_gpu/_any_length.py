@@ -12,6 +12,7 @@ A bucket of another length then finds its kernels lowered and compiled, as one o
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,27 +21,31 @@ from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
-from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
+from shapeexec.attention.backends.mosaic_gpu._config import ANY_LENGTH, Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, ROWS, TILE
 
-_ANY = 1 << 20  # stands for T and for S: whole tiles, and more of them than any choice looks for
 _LARGEST = 2**31 - 1  # elements that i32 can count, of numbers per query and of lists
 _OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
-_NAMES = ("B", "T", "S", "longest", "rows")
-_SIDES = ("T", "S")
+_KEPT = ("T", "S", "longest", "rows")
+_SIZES = {"T": "query_size", "S": "key_size"}
 
 
-def rule_of_any_length(signature: Signature, rule: Rule) -> Rule | None:
+def rule_of_any_length(signature: Signature, rule: Rule, *, lengths: Sequence[str]) -> Rule | None:
     """The rule of the kernels of a call that serve other lengths too; None if they cannot.
 
     No tile may overhang an example, and kernels of few tiles are made for their number. Arrays of
     masks may have a number for each example, head, query or key, but a rule that looks at their
     shape has kernels of its own.
+
+    Args:
+        signature: The signature of the call.
+        rule: The static part of its mask and bias.
+        lengths: The lengths that may have any size: "T", "S".
     """
-    sizes = signature.query_size, signature.key_size
+    sizes = [getattr(signature, _SIZES[name]) for name in lengths]
     if any(n % TILE or n < MANY * TILE for n in sizes) or isinstance(signature.bias, tuple):
         return None
     heads = signature.batch * signature.query_heads
@@ -76,15 +81,19 @@ def _texts(rule: Rule, *, is_biased: bool) -> list[str]:
     return [text_of(rule, (ROWS, columns), is_biased=is_biased) for columns in (ROWS, TILE)]
 
 
-def signature_of_any_length(signature: Signature, *, piece: int) -> Signature:
+def signature_of_any_length(
+    signature: Signature, *, lengths: Sequence[str], piece: int | None
+) -> Signature:
     """The signature that calls have in common if only their lengths differ.
 
     Args:
         signature: The signature of a call.
-        piece: The number of keys in a piece, which lengths decide.
+        lengths: See `rule_of_any_length`.
+        piece: The number of keys in a piece, which lengths decide; None: they do not.
     """
-    chosen = None if signature.is_backward else piece
-    return dataclasses.replace(signature, query_size=_ANY, key_size=_ANY, piece=chosen)
+    return dataclasses.replace(
+        signature, piece=piece, **{_SIZES[name]: ANY_LENGTH for name in lengths}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +141,21 @@ def _axes_of(config: Config, name: str, operand: Any) -> Any:
     if not isinstance(operand, Sparsity):
         length = "S" if name in _OF_KEYS else "T"
         return jax.tree.map(functools.partial(_axes_of_array, length), operand)
-    pairs = zip(operand.leaves, config.rule.uses, strict=True)
+    return axes_of_sparsity(config, operand)
+
+
+def axes_of_sparsity(config: Config, sparsity: Sparsity) -> Any:
+    """The `Axes` of each of its arrays."""
+    of_sides = [
+        name if getattr(config.signature, size) == ANY_LENGTH else None
+        for name, size in _SIZES.items()
+    ]
+    of_lists = "rows" if of_sides[0] else None, "longest"  # few queries have a single row
+    pairs = zip(sparsity.leaves, config.rule.uses, strict=True)
     return dataclasses.replace(
-        jax.tree.map(_of_examples, operand),
-        lists=jax.tree.map(_of_lists, operand.lists),
-        leaves=[_known(x, *([] if use.side is None else _SIDES[use.side])) for x, use in pairs],
+        jax.tree.map(of_examples, sparsity),
+        lists=jax.tree.map(lambda x: _known(x, *of_lists[: x.ndim - 2]), sparsity.lists),
+        leaves=[_known(x, *([] if use.side is None else [of_sides[use.side]])) for x, use in pairs],
         sizes=Axes(),
     )
 
@@ -148,23 +167,21 @@ def _axes_of_array(length: str, x: Any) -> Axes:
     return Axes(("B", length) if x.ndim == 4 else ())
 
 
-def _of_examples(_: Array) -> Axes:
+def of_examples(_: Array) -> Axes:
+    """Those of an array of which only the first one may have any size."""
     return Axes(("B",))
 
 
-def _of_lists(x: Array) -> Axes:
-    return _known(x, *("rows", "longest")[: x.ndim - 2])
-
-
-def _known(x: Array, *names: str) -> Axes:
-    """All axes of [B or 1, N or 1, ...], with the names of those behind these two."""
-    lead = x.shape[: x.ndim - len(names)]
-    return Axes((1 if lead[0] == 1 else "B", *lead[1:], *names))
+def _known(x: Array, *names: str | None) -> Axes:
+    """All axes of [B or 1, N or 1, ...], with the names of the last ones; None: it is known."""
+    lead, rest = x.shape[: x.ndim - len(names)], x.shape[x.ndim - len(names) :]
+    sizes = (name or size for name, size in zip(names, rest, strict=True))
+    return Axes((1 if lead[0] == 1 else "B", *lead[1:], *sizes))
 
 
 def scratch(axes: dict[str, Any] | None) -> dict[str, Any]:
     """Where a program keeps the sizes that a call has, if anything is merged."""
-    return {} if axes is None else {"kept": plgpu.SMEM((len(_NAMES),), jnp.int32)}
+    return {} if axes is None else {"kept": plgpu.SMEM((len(_KEPT),), jnp.int32)}
 
 
 def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, side: Side) -> None:
@@ -176,20 +193,27 @@ def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, sid
         products: Those of the warpgroup that moves memory.
         side: Whether the rows of the lists are of queries or of keys.
     """
-    given = [sizes[i] for i in range(4)]
-    rows = lax.div(given[1 if side == "query" else 2], jnp.int32(TILE))
-    products.put(kept, [*given, rows])
+    queries, keys, longest = (sizes[i] for i in range(1, 4))
+    rows = lax.div(queries if side == "query" else keys, jnp.int32(TILE))
+    products.put(kept, [queries, keys, longest, rows])
 
 
-def told_apart(axes: dict[str, Any], named: dict[str, Any], *, kept: Ref) -> dict[str, Any]:
+def kept_sizes(kept: Ref) -> dict[str, Any]:
+    """The sizes of axes, by name; see `keep`."""
+    return {name: Kept(kept, place) for place, name in enumerate(_KEPT)}
+
+
+def told_apart(
+    axes: dict[str, Any], named: dict[str, Any], *, sizes: dict[str, Any]
+) -> dict[str, Any]:
     """The references of a running program, to be indexed as if nothing was merged.
 
     Args:
         axes: See `axes_of`.
         named: References by name; those without a name in `axes` stay as they are.
-        kept: See `keep`.
+        sizes: The sizes of axes, by name.
     """
-    known = {name: Kept(kept, place) for place, name in enumerate(_NAMES)}
+    known = {"B": None, **sizes}
 
     def apart(of: Axes, ref: Ref) -> Ref:
         sizes = tuple(n if isinstance(n, int) else known[n] for n in of.sizes)

@@ -30,13 +30,17 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
 
+ANY_LENGTH = 1 << 20
+"""Stands for T or S in a signature: whole tiles, and more of them than any choice looks for."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """The static part of a call.
 
     Attributes:
         signature: The call's signature, with head sizes that the kernels take, and no batch; if
-            `any_length` that of `_any_length.of_any_length`.
+            `any_length` with `ANY_LENGTH`.
         rule: The static part of mask and bias.
         programs: The number of programs that run at a time: one for each multiprocessor.
         any_length: Whether the kernels serve every length in whole tiles: see `_any_length`.
@@ -141,9 +145,11 @@ class Sparsity:
     ) -> Table:
         """The table of a kernel whose rows are queries, or keys; see `Table`."""
         signature = config.signature
-        sizes: tuple[Size, Size] = signature.query_size, signature.key_size
+        sizes: list[Size] = [signature.query_size, signature.key_size]
         if config.any_length:
-            sizes = self.sizes[1], self.sizes[2]
+            sizes = [
+                self.sizes[1 + i] if n == ANY_LENGTH else n for i, n in enumerate(sizes)
+            ]
         heads, group, columns = signature.query_heads, 1, signature.key_size
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
@@ -152,7 +158,7 @@ class Sparsity:
             batch=batch,
             heads=heads,
             group=group,
-            lengths=Lengths((self.query_lengths, self.key_lengths), sizes),
+            lengths=Lengths((self.query_lengths, self.key_lengths), (sizes[0], sizes[1])),
             side=side,
             longest=self.longest,
             has_one_column=columns <= TILE,

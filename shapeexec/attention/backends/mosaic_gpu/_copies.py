@@ -137,4 +137,4 @@ def copy_out(shared: Ref, ref: Ref, at: tuple[Any, ...]) -> None:
 
 def _columns(at: tuple[Any, ...], shared: Ref) -> Any:
     # Where the start is known, JAX refuses columns behind the array's end.
-    return pl.ds(at[0] * 0, shared.shape[1])
+    return pl.ds(at[-1] * 0, shared.shape[1])

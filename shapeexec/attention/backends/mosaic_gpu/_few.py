@@ -23,7 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
-from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu import _any_length, _ring
+from shapeexec.attention.backends.mosaic_gpu._any_length import Axes
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
@@ -35,7 +36,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
-from shapeexec.attention.backends.mosaic_gpu._start import start
+from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -140,22 +141,66 @@ def forward_of_few(
         each; in places without a part, and in rows without a query, anything.
     """
     form = _Form.of(config, packing)
-    rows = form.warpgroups * min(packing.rows, ROWS)
-    columns = whole_tiles(v.shape[3], STORED_COLUMNS)
-    of_rows = jax.ShapeDtypeStruct((shares.places, rows), jnp.float32)
-    statistics = range(len(config.weights.empty_statistics))
+    outputs = _outputs(config, form, packing, shares=shares, columns=v.shape[3])
+    if config.any_length:
+        shares = dataclasses.replace(shares, groups=None)  # read when the kernel runs
+    inputs = {"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages}
+    axes = _axes_of(config, inputs) if config.any_length else None
+    open_ended = None
+    if axes is not None:
+        key = config, packing, tuple(jax.tree.leaves(axes))
+        open_ended = OpenEnded(_any_length.open_ended(axes, inputs), key)
     return start(
-        functools.partial(_kernel, config, packing, form.warpgroups),
-        inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
-        outputs={
-            "out": jax.ShapeDtypeStruct((shares.places, rows, columns), jnp.float32),
-            **{f"statistics_{i}": of_rows for i in statistics},
-        },
+        functools.partial(_kernel, config, packing, form.warpgroups, axes=axes),
+        inputs=_any_length.merged(axes, inputs),
+        outputs=outputs,
         scratch=_scratch(config, form, sparsity, dtype=q.dtype),
         programs=shares.programs,
         interpret=config.interpret,
         warpgroups=form.warpgroups,
+        open_ended=open_ended,
     )
+
+
+def _outputs(
+    config: Config, form: _Form, packing: Packing, *, shares: Shares, columns: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+    rows = form.warpgroups * min(packing.rows, ROWS)
+    of_rows = jax.ShapeDtypeStruct((shares.places, rows), jnp.float32)
+    values = (shares.places, rows, whole_tiles(columns, STORED_COLUMNS))
+    statistics = range(len(config.weights.empty_statistics))
+    return {
+        "out": jax.ShapeDtypeStruct(values, jnp.float32),
+        **{f"statistics_{i}": of_rows for i in statistics},
+    }
+
+
+def _axes_of(config: Config, inputs: dict[str, Any]) -> dict[str, Any]:
+    """See `_any_length.axes_of`. Queries are not merged: their number fills no tile."""
+    rows = _any_length.of_examples(inputs["k"])
+    if inputs["pages"] is None:
+        rows = Axes(("B", "S"))
+    return {
+        **jax.tree.map(_any_length.of_examples, inputs),
+        "sparsity": _any_length.axes_of_sparsity(config, inputs["sparsity"]),
+        "k": rows,
+        "v": rows,
+        "pages": jax.tree.map(lambda _: Axes(("B", "pages")), inputs["pages"]),
+    }
+
+
+def _told_apart(
+    config: Config, packing: Packing, axes: dict[str, Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """See `_any_length.told_apart`."""
+    examples, _, keys, longest = (named["sparsity"].sizes[i] for i in range(4))
+    sizes = {"S": keys, "longest": longest}
+    if (page_size := config.signature.page_size) is not None:
+        sizes["pages"] = lax.div(keys, jnp.int32(page_size))
+    named = _any_length.told_apart(axes, named, sizes=sizes)
+    shares, heads = named["shares"], config.signature.query_heads // packing.heads
+    groups = examples * (heads // shares.alike)
+    return {**named, "shares": dataclasses.replace(shares, groups=groups)}
 
 
 def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> dict[str, Any]:
@@ -213,8 +258,12 @@ def _kernel(
     keys: dict[str, Ref],
     values: dict[str, Ref],
     pool: list[Ref] | None = None,
+    axes: dict[str, Any] | None,
     **refs: Any,
 ) -> None:
+    if axes is not None:
+        named = _told_apart(config, packing, axes, {"sparsity": sparsity, **refs})
+        sparsity, refs = named.pop("sparsity"), named
     warpgroup = lax.axis_index("warpgroup")
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
     parts = _parts_of(config)
@@ -319,8 +368,8 @@ class _Kernel:
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
-        key = Source(self.k, item.batch, head, item.key_length, columns, self.pages)
-        value = Source(self.v, item.batch, head, item.key_length, pages=self.pages)
+        key = Source.of(self.k, item.batch, head, item.key_length, columns, self.pages)
+        value = Source.of(self.v, item.batch, head, item.key_length, pages=self.pages)
 
         @pl.loop(0, segment.pieces)
         def _(i: Array) -> None:

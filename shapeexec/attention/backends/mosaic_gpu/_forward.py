@@ -174,7 +174,7 @@ class _Kernel:
         length = item.key_length
         columns = self.elements.sources(item)
         key, value = (
-            Source(ref, item.batch, head, length, vectors)
+            Source.of(ref, item.batch, head, length, vectors)
             for ref, vectors in ((self.k, columns), (self.v, []))
         )
 

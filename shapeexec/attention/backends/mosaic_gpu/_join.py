@@ -106,13 +106,14 @@ def joined_output(
         parts: The most parts of a list.
     """
     at_a_time = _AT_A_TIME[shares.programs > _AT_A_TIME[1] * shares.lists]
-    form = _Form(weights, packing, made.shape[3], parts, at_a_time)
+    # Calls with more parts, of longer caches, have one text.
+    form = _Form(weights, packing, made.shape[3], min(parts, at_a_time + 1), at_a_time)
     lists_of_example = made.shape[2] // packing.heads
     groups = -(-packing.heads * packing.queries // _WARPS)
 
-    def attention_join(starts: Ref, *refs: Ref) -> None:
+    def attention_join(sums: Ref, *refs: Ref) -> None:
         which, group = lax.axis_index("list"), lax.axis_index("queries")
-        of_lists = dataclasses.replace(shares, starts=starts)
+        of_lists = dataclasses.replace(shares, sums=sums)
         place, count = of_lists.parts_of(which)
         given, of_example = of_lists.given(which), jnp.int32(lists_of_example)
         example, head = lax.div(given, of_example), lax.rem(given, of_example)
@@ -130,7 +131,7 @@ def joined_output(
         grid_names=("queries", "list"),
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
-    (out,) = kernel(shares.starts, *results)
+    (out,) = kernel(shares.sums, *results)
     return out
 
 
@@ -142,7 +143,7 @@ class _Form:
         weights: The formulas of the weights.
         packing: The queries and heads that the rows hold.
         columns: V.
-        parts: The most parts of a list.
+        parts: The most parts of a list, or any number that is larger than `at_a_time`.
         at_a_time: The number of parts that are loaded together.
     """
 

@@ -134,7 +134,7 @@ def _run_in_programs(
 ) -> None:
     kept = named.pop("kept", None)
     if axes is not None:
-        named = _any_length.told_apart(axes, named, kept=kept)
+        named = _any_length.told_apart(axes, named, sizes=_any_length.kept_sizes(kept))
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
     order = {"side": side, "in_order": together > 1, "batch": sparsity.sizes[0]}

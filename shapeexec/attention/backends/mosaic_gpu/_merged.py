@@ -43,16 +43,16 @@ class Merged:
 
     Attributes:
         ref: [the merged axes, ...] in device memory.
-        sizes: The sizes of the merged axes.
-        begin: The place of the array in the merged axis, in units of its size, i32[].
+        sizes: The sizes of the merged axes; None: a first one of any size, which no place needs.
+        begin: The place of the array in the merged axis, i32[].
     """
 
     ref: Ref
-    sizes: tuple[Size | Kept, ...]
+    sizes: tuple[Size | Kept | None, ...]
     begin: Size = 0
 
     @property
-    def shape(self) -> tuple[Size | Kept, ...]:
+    def shape(self) -> tuple[Size | Kept | None, ...]:
         """The sizes of all axes."""
         return (*self.sizes, *self.ref.shape[1:])
 
@@ -66,9 +66,15 @@ class Merged:
 
     def part(self, index: tuple[Any, ...]) -> Any:
         """The part at an index into some of the merged axes, or into all and others."""
-        if len(index) < len(self.sizes):
-            return Merged(self.ref, self.sizes[len(index) :], self._place(index))
+        rest = self.sizes[len(index) :]
+        if rest:
+            return Merged(self.ref, rest, self._place((*index, *(0 for _ in rest))))
         return self.ref.at[self.index(index)]
+
+    def only(self, first: Any) -> "Merged":
+        """The part at an index into the first axis, as an array in which it is the only one."""
+        rest = self.sizes[1:]
+        return Merged(self.ref, (1, *rest), self._place((first, *(0 for _ in rest))))
 
     def index(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
         """The index into `ref`; of the merged axes only the last one may have a slice."""
@@ -79,12 +85,26 @@ class Merged:
         return (pl.ds(self._place((*merged[:-1], last.start)), last.size), *others)
 
     def _place(self, index: tuple[Any, ...]) -> Size:
-        """The place of an element of the first axes, in units of what it holds."""
-        place = self.begin
-        for i, size in zip(index, self.sizes, strict=False):
-            is_first = isinstance(place, int) and place == 0
-            place = i if is_first else place * (size.read() if isinstance(size, Kept) else size) + i
-        return place
+        """The place of an element in the merged axis."""
+        place: Any = 0
+        for i, size in zip(index, self.sizes, strict=True):
+            if not _is_0(place):
+                place *= size.read() if isinstance(size, Kept) else size
+            place = _sum(place, i)
+        return _sum(self.begin, place)
+
+
+def located(ref: Ref, batch: Array) -> tuple[Ref, Any]:
+    """An array, and the index of an example in it, whose place is computed once."""
+    return (ref.only(batch), 0) if isinstance(ref, Merged) else (ref, batch)
+
+
+def _is_0(number: Any) -> bool:
+    return isinstance(number, int) and number == 0
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return b if _is_0(a) else a if _is_0(b) else a + b
 
 
 @dataclasses.dataclass(frozen=True)

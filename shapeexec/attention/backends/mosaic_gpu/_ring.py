@@ -24,6 +24,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import (
     copy_in_first,
     copy_in_valid,
 )
+from shapeexec.attention.backends.mosaic_gpu._merged import located
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
 
@@ -99,7 +100,7 @@ class Stream:
         self._await_free(place, position)
         tile, ready = self.tiles.at[place], self.ready.at[place]
         for i, source in enumerate(sources):
-            first = source.batch * 0  # traced: JAX rejects a constant start
+            first = source.head * 0  # traced: JAX rejects a constant start
             copy_in(source.ref, source.at(first, rows), tile.at[pl.ds(i * rows, rows)], ready)
 
     def nothing_owed(self) -> "Owed":
@@ -156,7 +157,8 @@ class Source:
 
     Attributes:
         ref: [B, T, N, H] in device memory; or pages, [P, rows of a page, N, H].
-        batch, head: The example and the head.
+        batch: The example: an index into `ref`, or into `pages` if there are any.
+        head: The head.
         length: The valid length.
         vectors: [whole tiles] each: numbers per row.
         pages: The numbers of each example's pages, i32[B, pages of one] in device memory; None:
@@ -164,11 +166,27 @@ class Source:
     """
 
     ref: Ref
-    batch: Array
+    batch: Any
     head: Array
     length: Array
-    vectors: list[Ref] = dataclasses.field(default_factory=list)
+    vectors: Sequence[Ref] = ()
     pages: Ref | None = None
+
+    @staticmethod
+    def of(
+        ref: Ref,
+        batch: Array,
+        head: Array,
+        length: Array,
+        vectors: Sequence[Ref] = (),
+        pages: Ref | None = None,
+    ) -> "Source":
+        """With the place of the example computed once, not for each piece."""
+        if pages is None:
+            ref, batch = located(ref, batch)
+        else:
+            pages, batch = located(pages, batch)
+        return Source(ref, batch, head, length, vectors, pages)
 
     def at(self, first: Array, rows: int) -> tuple[Any, ...]:
         """The index into the first three axes of `rows` rows, all in one page."""

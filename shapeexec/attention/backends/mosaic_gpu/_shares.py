@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec.attention.backends._reach import divide
+from shapeexec.attention.backends.mosaic_gpu._tiles import divided
 from shapeexec.attention.masks._base import Array
 
 TILE_UNITS, LIST_UNITS = 4, 1
@@ -41,22 +42,20 @@ class Shares:
     """The work of all lists in one row, cut into shares of one size.
 
     Attributes:
-        starts: The number of tiles of one list of each group before this one, i32[groups + 1].
+        sums: Numbers of tiles of one list of each group, i32[1 + groups]: of all groups, and of
+            those before each group. The first one has the same place for any number of groups.
+        groups: The number of groups of lists; i32[] if it is known only when the kernel runs.
         alike: The number of lists in a group, which are equally long.
         programs: The number of shares.
     """
 
-    starts: Array
+    sums: Array
+    groups: Any = dataclasses.field(metadata={"static": True})
     alike: int = dataclasses.field(metadata={"static": True})
     programs: int = dataclasses.field(metadata={"static": True})
 
     @property
-    def groups(self) -> int:
-        """The number of groups of lists."""
-        return self.starts.shape[0] - 1
-
-    @property
-    def lists(self) -> int:
+    def lists(self) -> Any:
         """The number of lists."""
         return self.groups * self.alike
 
@@ -73,7 +72,7 @@ class Shares:
 
     @property
     def _xp(self) -> Any:
-        return np if isinstance(self.starts, np.ndarray) else jnp
+        return np if isinstance(self.sums, np.ndarray) else jnp
 
     def given(self, which: Array) -> Array:
         """The number of a list if they are counted group after group, i32[]."""
@@ -82,7 +81,7 @@ class Shares:
 
     def total(self) -> Array:
         """The units of all lists, i32[]."""
-        return self._before(self.groups) * self.alike
+        return self._one_of_each() * self.alike
 
     def size(self) -> Array:
         """The units of a share, i32[]: as many as a tile or more; the last shares may have fewer.
@@ -95,8 +94,8 @@ class Shares:
     def bounds(self, which: Array) -> tuple[Array, Array]:
         """The first unit of a list, and the number of its tiles, i32[] each."""
         of_group, group = self._divided(which)
-        low = of_group * self._before(self.groups) + self._before(group)
-        return low, self.starts[group + 1] - self.starts[group]
+        low = of_group * self._one_of_each() + self._before(group)
+        return low, self.sums[self._place(group + 1)] - self.sums[self._place(group)]
 
     def end(self, low: Array, tiles: Array) -> Array:
         """The first unit behind a list, from its `bounds`, i32[]."""
@@ -113,16 +112,25 @@ class Shares:
 
         In each step several groups are asked at a time, as a load takes half a microsecond.
         """
-        one_of_each = self._before(self.groups)
+        one_of_each = self._one_of_each()
         of_group = jnp.minimum(lax.div(unit, one_of_each), self.alike - 1)
         unit -= of_group * one_of_each
-        group, candidates = jnp.int32(0), self.groups + 1
-        while candidates > 1:
-            candidates = -(-candidates // _ASKED)
+
+        def narrowed(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            group, candidates = carry
+            some = candidates + (_ASKED - 1)
+            candidates = some // _ASKED if isinstance(some, int) else divide(some, _ASKED, xp=jnp)
             asked = (group + i * candidates for i in range(1, _ASKED))
             units = [self._before(jnp.minimum(i, self.groups)) for i in asked]
-            group += candidates * sum(jnp.where(x <= unit, 1, 0) for x in units)
-        return of_group * self.groups + jnp.minimum(group, self.groups - 1)
+            return group + candidates * sum(jnp.where(x <= unit, 1, 0) for x in units), candidates
+
+        carry = jnp.int32(0), self.groups + 1
+        if isinstance(self.groups, int):
+            while carry[1] > 1:
+                carry = narrowed(carry)
+        else:
+            carry = lax.while_loop(lambda carry: carry[1] > 1, narrowed, carry)
+        return of_group * self.groups + jnp.minimum(carry[0], self.groups - 1)
 
     def parts_of(self, which: Array) -> tuple[Array, Array]:
         """The place of a list's first part, and the number of its parts; of lists without parts 0.
@@ -140,12 +148,22 @@ class Shares:
 
     def _divided(self, which: Array) -> tuple[Array, Array]:
         """The number of a list within its group, and that of the group."""
+        if not isinstance(self.groups, int):
+            return divided(which, self.groups)
         of_group = divide(which, self.groups, xp=self._xp)
         return of_group, which - of_group * self.groups
 
+    def _one_of_each(self) -> Array:
+        """The units of one list of each group."""
+        return self.sums[0] * TILE_UNITS + self.groups * LIST_UNITS
+
     def _before(self, group: Any) -> Array:
         """The units of one list of each group before this one."""
-        return self.starts[group] * TILE_UNITS + group * LIST_UNITS
+        return self.sums[self._place(group)] * TILE_UNITS + group * LIST_UNITS
+
+    def _place(self, group: Any) -> Any:
+        """The place in `sums` of the tiles before a group; behind the last one that is all."""
+        return self._xp.where(group < self.groups, group + 1, 0)
 
 
 def can_be_shared(lists: int, *, longest: int) -> bool:
@@ -163,19 +181,21 @@ def share(counts: Array, *, longest: int, programs: int, alike: int = 1) -> tupl
         alike: The number of lists in a group, which are equally long.
     """
     is_known = isinstance(counts, np.ndarray)
-    shares = Shares(_sums_before(counts), alike, programs)
+    shares = Shares(_sums(counts), len(counts), alike, programs)
     if is_known:
         return shares, int(shares.parts_of(shares.all_lists)[1].max(initial=1))
     # If all lists but one group are empty, that group has the programs to itself.
     return shares, min(longest, programs // alike + 2)
 
 
-def _sums_before(counts: Array) -> Array:
-    """The sums of 0, 1, ... and all counts, i32[counts + 1]."""
+def _sums(counts: Array) -> Array:
+    """See `Shares.sums`."""
     if isinstance(counts, np.ndarray):
-        return np.cumsum([0, *counts], dtype=np.int32)
+        return np.roll(np.cumsum([0, *counts], dtype=np.int32), 1)
     if len(counts) > _ADDED_AT_ONCE:
-        return jnp.pad(jnp.cumsum(counts, dtype=np.int32), (1, 0))
+        return jnp.roll(jnp.pad(jnp.cumsum(counts, dtype=np.int32), (1, 0)), 1)
     # On a GPU a cumulative sum is a chain of kernels, and this is a single kernel.
-    is_before = jnp.arange(len(counts)) < jnp.arange(len(counts) + 1)[:, None]
+    number = jnp.arange(len(counts) + 1)
+    ends = jnp.where(number == 0, len(counts), number - 1)
+    is_before = jnp.arange(len(counts)) < ends[:, None]
     return jnp.where(is_before, counts, 0).sum(1, dtype=np.int32)

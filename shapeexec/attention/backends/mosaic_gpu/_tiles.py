@@ -17,7 +17,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
 MANY = 3  # tiles: more than the rings hold
-QUOTIENTS = 1 << 20  # of `_divide`
+QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
@@ -40,16 +40,18 @@ def tiles_of(positions: int) -> int:
 
 
 class ListRefs(NamedTuple):
-    """`TileLists` in device memory."""
+    """`TileLists` in device memory; without an order, rows are taken one after the other."""
 
     tiles: Ref
     full: Ref
     counts: Ref
-    order: Ref
+    order: Ref | None
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """The row at a place of a head's order; `length`: the valid length along the rows."""
         del length
+        if self.order is None:
+            return place
         return self.order[(*at_or_0(self.order, batch, head), place)]
 
     def bounds(
@@ -223,7 +225,7 @@ class Table(NamedTuple):
     def rows(self) -> Size:
         """The number of rows in a head."""
         size = self.lengths.sizes[0 if self.side == "query" else 1]
-        return tiles_of(size) if isinstance(size, int) else _divide(size, TILE)[0]
+        return tiles_of(size) if isinstance(size, int) else divided(size, TILE)[0]
 
     @property
     def total(self) -> Array:
@@ -237,8 +239,8 @@ class Table(NamedTuple):
         Programs at work at a time then share a head's operands in the second-level cache.
         """
         rows, total = self.rows, self.total
-        head, row = _divide(jnp.minimum(number, total - 1), rows)
-        batch, head = _divide(head, self.heads)
+        head, row = divided(jnp.minimum(number, total - 1), rows)
+        batch, head = divided(head, self.heads)
         lengths = self.lengths.of(batch)
         has_one = isinstance(rows, int) and rows == 1
         if not (has_one or self.in_order):
@@ -274,7 +276,7 @@ class Table(NamedTuple):
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
         """The first position of a step's piece of `size`; listed tiles are taken in order."""
-        place, piece = _divide(step, TILE // size)
+        place, piece = divided(step, TILE // size)
         return self._tile(item, item.head, place) * TILE + piece * size
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
@@ -288,7 +290,7 @@ def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     return tuple(0 if is_shared else i for is_shared, i in zip(shared, index, strict=True))
 
 
-def _divide(number: Array, by: Size) -> tuple[Array, Array]:
+def divided(number: Array, by: Size) -> tuple[Array, Array]:
     """Quotient and rest of a number that is not negative, with a quotient below `QUOTIENTS`."""
     if isinstance(by, int):
         divisor = jnp.int32(by)
