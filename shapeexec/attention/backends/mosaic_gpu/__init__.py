@@ -304,7 +304,9 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     of_groups = xp.broadcast_to(counts[..., 0], (batch, heads // alike)).reshape(-1)
     longest = work.by_query.tiles.shape[-1]
     # A program that finds no work ends at once, and their number is part of a kernel's text.
-    programs = config.programs if config.any_length else min(config.programs, batch * heads * longest)
+    programs = (
+        config.programs if config.any_length else min(config.programs, batch * heads * longest)
+    )
     shares, parts = share(of_groups, longest=longest, programs=programs, alike=alike)
     arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     shares = jax.tree.map(jnp.asarray, shares)
@@ -332,7 +334,7 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
 
 
 def _is_in_turn(order: Any) -> bool:
-    """Whether all orders are known to be 0, 1, 2, ...: XLA would make them by a kernel each time."""
+    """Whether orders are known to be 0, 1, 2, ..., which XLA would make by a kernel each time."""
     return isinstance(order, np.ndarray) and bool((order == np.arange(order.shape[-1])).all())
 
 

@@ -150,11 +150,15 @@ def axes_of_sparsity(config: Config, sparsity: Sparsity) -> Any:
         name if getattr(config.signature, size) == ANY_LENGTH else None
         for name, size in _SIZES.items()
     ]
-    of_lists = "rows" if of_sides[0] else None, "longest"  # few queries have a single row
+
+    def of_lists(x: Array) -> Axes:
+        names = "rows" if of_sides[0] else None, "longest"  # few queries have a single row
+        return _known(x, *names[: x.ndim - 2])
+
     pairs = zip(sparsity.leaves, config.rule.uses, strict=True)
     return dataclasses.replace(
         jax.tree.map(of_examples, sparsity),
-        lists=jax.tree.map(lambda x: _known(x, *of_lists[: x.ndim - 2]), sparsity.lists),
+        lists=jax.tree.map(of_lists, sparsity.lists),
         leaves=[_known(x, *([] if use.side is None else [of_sides[use.side]])) for x, use in pairs],
         sizes=Axes(),
     )

@@ -29,7 +29,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
-
 ANY_LENGTH = 1 << 20
 """Stands for T or S in a signature: whole tiles, and more of them than any choice looks for."""
 
@@ -147,9 +146,7 @@ class Sparsity:
         signature = config.signature
         sizes: list[Size] = [signature.query_size, signature.key_size]
         if config.any_length:
-            sizes = [
-                self.sizes[1 + i] if n == ANY_LENGTH else n for i, n in enumerate(sizes)
-            ]
+            sizes = [self.sizes[1 + i] if n == ANY_LENGTH else n for i, n in enumerate(sizes)]
         heads, group, columns = signature.query_heads, 1, signature.key_size
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size

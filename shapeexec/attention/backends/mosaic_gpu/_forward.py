@@ -15,7 +15,6 @@ arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +32,7 @@ from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElem
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     TILE,
@@ -42,7 +42,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-_STEPS = 2  # pieces of keys and values in the ring; twice as many if a piece is half a tile
+_STEPS = 2  # tiles of keys and values in the rings
+_STEPS_OF_NARROW = 4  # with heads up to 64
 _SHORT = 1024  # keys
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
@@ -110,7 +111,10 @@ def _pieces(config: Config) -> tuple[int, int]:
     """The number of keys in a piece, and the number of pieces in flight."""
     signature = config.signature
     rows = piece_of(signature)
-    return rows, _STEPS * TILE // rows if takes_whole_tiles(signature) else _STEPS
+    if not takes_whole_tiles(signature):
+        return rows, _STEPS
+    tiles = _STEPS_OF_NARROW if max(config.columns) <= 64 else _STEPS
+    return rows, tiles * TILE // rows
 
 
 def _kernel(
@@ -165,9 +169,7 @@ class _Kernel:
         valid = jnp.where(item.count > 0, item.query_length - item.row * TILE, 0)
         copy_in_parts(self.q, at, shared, ready, valid, parts=self.config.parts)
 
-    def stream(
-        self, item: Item, slot: Array, start: Array, look_up: Callable[[], Any]
-    ) -> tuple[Array, Any]:
+    def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send an item's keys and values; see `Kernel.stream`."""
         del slot
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
@@ -183,11 +185,9 @@ class _Kernel:
             self.keys.send(key, first, start + i)
             return self.values.send_early(value, first, start + i)
 
-        fits = self.block.queue.table.fits(self.keys.steps * self.keys.rows)
-        following = None if fits else look_up()
         count = item.pieces(self.keys.rows)
-        last = lax.fori_loop(0, count, step, self.values.nothing_owed())
-        following = look_up() if fits else following
+        nothing = self.values.nothing_owed()
+        last, following = look_up.amid(step, nothing, count=count, ring=self.keys)
         self.values.settle(last)
         return start + count, following
 

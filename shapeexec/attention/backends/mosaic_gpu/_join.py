@@ -105,7 +105,7 @@ def joined_output(
         made: Shape and dtype, of 16 bits, of the output.
         parts: The most parts of a list.
     """
-    at_a_time = _AT_A_TIME[shares.programs > _AT_A_TIME[1] * shares.lists]
+    at_a_time = _AT_A_TIME[int(shares.programs > _AT_A_TIME[1] * shares.lists)]
     # Calls with more parts, of longer caches, have one text.
     form = _Form(weights, packing, made.shape[3], min(parts, at_a_time + 1), at_a_time)
     lists_of_example = made.shape[2] // packing.heads

@@ -209,12 +209,12 @@ class Kernel(Protocol):
         ...
 
     def stream(
-        self, item: Item, slot: Array, start: Any, look_up: Callable[[], Any]
+        self, item: Item, slot: Array, start: Any, look_up: _schedule.LookUp
     ) -> tuple[Any, Any]:
         """Start the copies into the rings from `start` on, and finish those into the slot.
 
         Returns:
-            Where the next item's begin, and what `look_up` returned.
+            Where the next item's begin, and what was looked up.
         """
         ...
 

@@ -43,6 +43,7 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item, tiles_of
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
@@ -186,21 +187,19 @@ class _Kernel:
         copy_in_parts(self.v, at, self.values.at[slot], ready, valid, parts=self.config.parts)
         self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
-    def stream(
-        self, item: Item, slot: Array, start: Array, look_up: Callable[[], Any]
-    ) -> tuple[Array, Any]:
+    def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send the queries of each head; see `Kernel.stream`."""
         valid = item.key_length - item.row * TILE
         place = self.keys.at[slot], self.block.queue.ready.at[slot], valid
-        if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
-            end, last = self._send_head(item, start)
-            following = look_up()
-            self.into.settle_keys(*place)
-            self._settle(last)
-            return end, following
-        following = look_up()  # while the keys and values are on their way
-        self.into.settle_keys(*place)
-        return self._each_head(item, start, self._stream_head), following
+        look_up = look_up.then(lambda: self.into.settle_keys(*place))
+        if self.config.signature.group == 1:
+            return self._send_head(item, start, look_up)
+        following = look_up.call()  # while the keys and values are on their way
+
+        def send(item: Item, start: Array) -> Array:
+            return self._send_head(item, start)[0]
+
+        return self._each_head(item, start, send), following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose queries begin at `start`; return where the next item's begin."""
@@ -241,22 +240,13 @@ class _Kernel:
 
         return lax.fori_loop(0, group, step, position)
 
-    @property
-    def _room(self) -> int:
-        return self.queries.steps * PIECE
-
-    def _stream_head(self, item: Item, start: Array) -> Array:
-        end, last = self._send_head(item, start)
-        self._settle(last)
-        return end
-
-    def _settle(self, last: tuple[Owed, Owed]) -> None:
-        self.queries.settle(last[0])
-        self.d_outs.settle(last[1])
-
-    def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
-        """Send a head's queries; return where the next ones begin, and what is to be settled."""
-        ours = functools.partial(Source.of, batch=item.batch, head=item.head, length=item.query_length)
+    def _send_head(
+        self, item: Item, start: Array, look_up: LookUp | None = None
+    ) -> tuple[Array, Any]:
+        """Send a head's queries; return where the next ones begin, and what was looked up."""
+        ours = functools.partial(
+            Source.of, batch=item.batch, head=item.head, length=item.query_length
+        )
         *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
         query = ours(self.q, vectors=[*of_weights, *self.elements.sources(item)])
         d_out = ours(self.d_out, vectors=[delta])
@@ -267,8 +257,14 @@ class _Kernel:
             return of_query, self.d_outs.send_early(d_out, first, start + i)
 
         nothing = self.queries.nothing_owed(), self.d_outs.nothing_owed()
-        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
-        return start + item.pieces(PIECE), last
+        count, following = item.pieces(PIECE), None
+        if look_up is None:
+            last = lax.fori_loop(0, count, step, nothing)
+        else:
+            last, following = look_up.amid(step, nothing, count=count, ring=self.queries)
+        self.queries.settle(last[0])
+        self.d_outs.settle(last[1])
+        return start + count, following
 
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array

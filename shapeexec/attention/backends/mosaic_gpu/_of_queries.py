@@ -12,7 +12,6 @@ gradient would cost more. Code shared with the kernel for keys is in `_gradients
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,6 +36,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
 _SHAPE = (ROWS, PIECE)
@@ -162,12 +162,10 @@ class _Kernel:
             plgpu.copy_gmem_to_smem(rows, shared.at[slot], ready)
 
     def stream(
-        self, item: Item, slot: Array, start: tuple[Array, Array], look_up: Callable[[], Any]
+        self, item: Item, slot: Array, start: tuple[Array, Array], look_up: LookUp
     ) -> tuple[tuple[Array, Array], Any]:
         """Send the output, keys and values; see `Kernel.stream`."""
         del slot
-        fits = self.block.queue.table.fits(self.keys.steps * PIECE)
-        following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
         # Nothing is to be cleared: `_delta` ignores rows behind the valid length.
         output = Source.of(self.out, item.batch, item.head, (item.row + 1) * TILE)
@@ -187,8 +185,8 @@ class _Kernel:
             return of_key, self.values.send_early(value, first, at_value + outputs + i)
 
         nothing = self.keys.nothing_owed(), self.values.nothing_owed()
-        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
-        following = look_up() if fits else following
+        count = item.pieces(PIECE)
+        last, following = look_up.amid(step, nothing, count=count, ring=self.keys)
         self.keys.settle(last[0])
         self.values.settle(last[1])
         return self._behind(item, start), following

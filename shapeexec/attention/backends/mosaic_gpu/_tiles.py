@@ -16,7 +16,7 @@ from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
-MANY = 3  # tiles: more than the rings hold
+MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
@@ -218,8 +218,7 @@ class Table(NamedTuple):
         If it does, a kernel starts all copies of an item before it looks up the next one, which
         takes microseconds. If not it looks up first, or the next item would be late.
         """
-        assert rows < MANY * TILE
-        return self.longest * TILE <= rows
+        return self.longest < MANY and self.longest * TILE <= rows
 
     @property
     def rows(self) -> Size:
