@@ -24,7 +24,7 @@ if jax.__version_info__ < (0, 11):
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _launch, _tiles
 from shapeexec.attention.backends.mosaic_gpu._any_length import rule_of_any_length
 from shapeexec.attention.backends.mosaic_gpu._config import Sparsity
-from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
+from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged, located
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import QUOTIENTS
 from tests.attention.hopper import Case
@@ -321,6 +321,8 @@ def test_merged_axes_are_indexed_as_if_they_were_not(data):
     known = [
         Kept(sizes, i) if data.draw(st.booleans()) else n for i, n in enumerate(shape[:merged])
     ]
+    if data.draw(st.booleans()):
+        known[0] = None  # no place depends on it
     mine = Merged(Array(whole.reshape(-1, *shape[merged:])), tuple(known))
     index = [data.draw(st.integers(0, n - 1)) for n in shape]
     assert mine[tuple(index)] == whole[tuple(index)]
@@ -329,6 +331,9 @@ def test_merged_axes_are_indexed_as_if_they_were_not(data):
     cut = tuple([*index[: merged - 1], pl.ds(first, length), *index[merged:]])
     want = Array(whole)[cut]
     np.testing.assert_array_equal(mine.at[cut], want)
+    if merged > 1:
+        alone, place = located(mine, cut[0])
+        np.testing.assert_array_equal(alone.at[place, *cut[1:]], want)
     for parts in range(1, merged):
         part = mine.at[cut[0] if parts == 1 else cut[:parts]]
         np.testing.assert_array_equal(part.at[cut[parts:]], want)

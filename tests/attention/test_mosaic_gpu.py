@@ -27,6 +27,7 @@ from shapeexec.attention.masks import (
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 has no interpreter for these kernels", allow_module_level=True)
 
+from jax.experimental import io_callback
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
@@ -145,6 +146,44 @@ def test_each_half_of_an_item_has_one_program_where_half_of_them_would_idle(
         assert int(queue.following(jnp.int32(first))) >= items
     assert len(halves) == len(set(halves)) == 2 * items
     assert queue.rests(jnp.int32(0)) | queue.rests(jnp.int32(1)) == shared
+
+
+INT = jax.ShapeDtypeStruct((), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("steps", "fits", "first"), [(1, False, 1), (2, False, 2), (4, False, 0), (2, True, 9)]
+)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 8])
+def test_pieces_are_sent_once_and_in_order_and_the_next_item_is_looked_up_once(
+    steps, fits, first, count
+):
+    events = []
+
+    def tell(event: int, carry: int = 0) -> jax.Array:
+        def append(event, carry):
+            events.append(int(event))
+            return np.int32(carry)
+
+        return io_callback(append, INT, event, carry, ordered=True)
+
+    look_up = _schedule.LookUp(
+        table=SimpleNamespace(fits=lambda rows: fits),
+        call=lambda: (tell(-1, 5), jnp.int32(7)),
+        before=(jnp.int32(0), jnp.int32(0)),
+    )
+    ring = SimpleNamespace(steps=steps, rows=128)
+
+    @jax.jit
+    def sent(count):
+        send = lambda i, carry: tell(i, carry + i)
+        return look_up.amid(send, jnp.int32(0), count=count, ring=ring)
+
+    total, following = jax.tree.map(int, sent(jnp.int32(count)))
+    assert (total, following) == (sum(range(count)), (5, 7))
+    jax.effects_barrier()
+    place = min(first, count)
+    assert events == [*range(place), -1, *range(place, count)]
 
 
 def test_programs_share_items_of_queries(monkeypatch):

@@ -62,6 +62,13 @@ def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, al
     assert int(shares.total()) == units.sum()
     given = np.arange(shares.lists).reshape(len(counts), alike).T.reshape(-1)
     np.testing.assert_array_equal(shares.given(np.arange(shares.lists)), given)
+    of_any = dataclasses.replace(
+        shares, groups=jnp.int32(len(counts)), sums=jnp.asarray(shares.sums)
+    )
+    lists = jnp.arange(shares.lists)
+    np.testing.assert_array_equal(of_any.given(lists), given)
+    np.testing.assert_array_equal(of_any.bounds(lists), [low, tiles])
+    assert (of_any.total(), of_any.size()) == (shares.total(), shares.size())
     np.testing.assert_array_equal(shares.given(shares.all_lists), np.arange(shares.lists))
 
 
@@ -88,9 +95,18 @@ def test_the_list_that_holds_a_unit_is_found_among_any_number(groups, alike):
 
 
 def holders(shares, units):
-    """The lists that hold units, as kernels find them."""
+    """The lists that hold units, as kernels find them: for any number of groups, or for one."""
+    units = jnp.asarray(units, np.int32)
+
+    @jax.jit
+    def found(sums, groups):
+        of_any = dataclasses.replace(shares, sums=sums, groups=groups)
+        return jax.vmap(of_any.holder)(units)
+
     shares = dataclasses.replace(shares, sums=jnp.asarray(shares.sums))
-    return np.asarray(jax.jit(jax.vmap(shares.holder))(units.astype(np.int32)))
+    of_one = np.asarray(jax.jit(jax.vmap(shares.holder))(units))
+    np.testing.assert_array_equal(found(shares.sums, jnp.int32(shares.groups)), of_one)
+    return of_one
 
 
 def attended(shares):
