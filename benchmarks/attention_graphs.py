@@ -91,7 +91,11 @@ class Step:
 
 
 def program_of(
-    kind: str, sizes: tuple[int, ...], attend: Callable[..., jax.Array], *, dtype: str
+    kind: str,
+    sizes: tuple[int, int, int, int, int],
+    attend: Callable[..., jax.Array],
+    *,
+    dtype: str,
 ) -> tuple[Callable[..., jax.Array], tuple[jax.Array, ...]]:
     """A program of a kind, and its arguments; for `sizes` see `Step`."""
     if kind == "decode":

@@ -15,6 +15,7 @@ arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -185,11 +186,25 @@ class _Kernel:
             self.keys.send(key, first, start + i)
             return self.values.send_early(value, first, start + i)
 
-        count = item.pieces(self.keys.rows)
-        nothing = self.values.nothing_owed()
-        last, following = look_up.amid(step, nothing, count=count, ring=self.keys)
+        count, nothing = item.pieces(self.keys.rows), self.values.nothing_owed()
+        last, following = self._send(step, nothing, count, look_up)
         self.values.settle(last)
         return start + count, following
+
+    def _send(
+        self, step: Callable[[Array, Owed], Owed], nothing: Owed, count: Array, look_up: LookUp
+    ) -> tuple[Owed, Any]:
+        """Send pieces 0 to `count`, and look up the next item when that delays them least."""
+        room = self.keys.steps * self.keys.rows
+        if self.block.queue.table.fits(room):
+            return lax.fori_loop(0, count, step, nothing), look_up()
+        if room < _STEPS_OF_NARROW * TILE:
+            # As many as the rings hold, so that there is work for as long as it takes.
+            return look_up.amid(
+                step, nothing, first=jnp.minimum(count, self.keys.steps), count=count
+            )
+        following = look_up()
+        return lax.fori_loop(0, count, step, nothing), following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose keys begin at ring position `start`; return the next item's."""

@@ -191,15 +191,15 @@ class _Kernel:
         """Send the queries of each head; see `Kernel.stream`."""
         valid = item.key_length - item.row * TILE
         place = self.keys.at[slot], self.block.queue.ready.at[slot], valid
-        look_up = look_up.then(lambda: self.into.settle_keys(*place))
-        if self.config.signature.group == 1:
-            return self._send_head(item, start, look_up)
-        following = look_up.call()  # while the keys and values are on their way
-
-        def send(item: Item, start: Array) -> Array:
-            return self._send_head(item, start)[0]
-
-        return self._each_head(item, start, send), following
+        if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
+            end, last = self._send_head(item, start)
+            following = look_up()
+            self.into.settle_keys(*place)
+            self._settle(last)
+            return end, following
+        following = look_up()  # while the keys and values are on their way
+        self.into.settle_keys(*place)
+        return self._each_head(item, start, self._stream_head), following
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose queries begin at `start`; return where the next item's begin."""
@@ -240,10 +240,21 @@ class _Kernel:
 
         return lax.fori_loop(0, group, step, position)
 
-    def _send_head(
-        self, item: Item, start: Array, look_up: LookUp | None = None
-    ) -> tuple[Array, Any]:
-        """Send a head's queries; return where the next ones begin, and what was looked up."""
+    @property
+    def _room(self) -> int:
+        return self.queries.steps * PIECE
+
+    def _stream_head(self, item: Item, start: Array) -> Array:
+        end, last = self._send_head(item, start)
+        self._settle(last)
+        return end
+
+    def _settle(self, last: tuple[Owed, Owed]) -> None:
+        self.queries.settle(last[0])
+        self.d_outs.settle(last[1])
+
+    def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
+        """Send a head's queries; return where the next ones begin, and what is to be settled."""
         ours = functools.partial(
             Source.of, batch=item.batch, head=item.head, length=item.query_length
         )
@@ -257,14 +268,8 @@ class _Kernel:
             return of_query, self.d_outs.send_early(d_out, first, start + i)
 
         nothing = self.queries.nothing_owed(), self.d_outs.nothing_owed()
-        count, following = item.pieces(PIECE), None
-        if look_up is None:
-            last = lax.fori_loop(0, count, step, nothing)
-        else:
-            last, following = look_up.amid(step, nothing, count=count, ring=self.queries)
-        self.queries.settle(last[0])
-        self.d_outs.settle(last[1])
-        return start + count, following
+        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
+        return start + item.pieces(PIECE), last
 
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array

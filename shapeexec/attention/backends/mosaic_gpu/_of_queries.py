@@ -166,6 +166,8 @@ class _Kernel:
     ) -> tuple[tuple[Array, Array], Any]:
         """Send the output, keys and values; see `Kernel.stream`."""
         del slot
+        fits = self.block.queue.table.fits(self.keys.steps * PIECE)
+        following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
         # Nothing is to be cleared: `_delta` ignores rows behind the valid length.
         output = Source.of(self.out, item.batch, item.head, (item.row + 1) * TILE)
@@ -185,8 +187,8 @@ class _Kernel:
             return of_key, self.values.send_early(value, first, at_value + outputs + i)
 
         nothing = self.keys.nothing_owed(), self.values.nothing_owed()
-        count = item.pieces(PIECE)
-        last, following = look_up.amid(step, nothing, count=count, ring=self.keys)
+        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
+        following = look_up() if fits else following
         self.keys.settle(last[0])
         self.values.settle(last[1])
         return self._behind(item, start), following

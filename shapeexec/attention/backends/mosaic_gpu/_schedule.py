@@ -29,11 +29,8 @@ from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
-from shapeexec.attention.backends.mosaic_gpu._ring import Stream, place_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, Item, Table
-
-_DEEP = 4 * TILE
-"""Rows of a ring."""
+from shapeexec.attention.backends.mosaic_gpu._ring import place_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,48 +38,31 @@ class LookUp:
     """Looks up the next item of a program: loads that depend on each other, microseconds in all.
 
     Attributes:
-        table: The items.
         call: Returns the item, and its number.
         before: An item and its number, for as long as the next one is not known.
     """
 
-    table: Table
     call: Callable[[], tuple[Item, Array]]
     before: tuple[Item, Array]
 
-    def then(self, more: Callable[[], None]) -> "LookUp":
-        """It, with something else to be done right after it."""
-
-        def call() -> tuple[Item, Array]:
-            found = self.call()
-            more()
-            return found
-
-        return dataclasses.replace(self, call=call)
+    def __call__(self) -> tuple[Item, Array]:
+        """What `call` returns."""
+        return self.call()
 
     def amid(
-        self, send: Callable[[Any, Any], Any], initial: Any, *, count: Array, ring: Stream
+        self, send: Callable[[Any, Any], Any], initial: Any, *, first: Array, count: Array
     ) -> tuple[Any, tuple[Item, Array]]:
-        """Look up when the first pieces of an item are sent, as many as a ring holds.
-
-        So those who compute have work for as long as that takes. If a ring holds `_DEEP` rows they
-        have pieces of the item before, and kernels were faster if it came first (docs/adr/0009).
+        """Look up when the first pieces of an item are sent.
 
         Args:
             send: send(i, carry) sends piece i, and returns the next carry.
             initial: The first carry.
-            count: The number of pieces.
-            ring: One of the rings that they are sent to.
+            first: The number of the first pieces.
+            count: The number of all pieces.
 
         Returns:
             The last carry, and what `call` returned.
         """
-        if self.table.fits(ring.steps * ring.rows):
-            return lax.fori_loop(0, count, send, initial), self.call()
-        if ring.steps * ring.rows >= _DEEP:
-            following = self.call()
-            return lax.fori_loop(0, count, send, initial), following
-        first = jnp.minimum(count, ring.steps)
 
         def part(number: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
             carry, following = state
@@ -168,7 +148,7 @@ class Programs:
                 following = self.following(number)
                 return self.table.item(following), following
 
-            next_one = LookUp(self.table, look_up, (item, number))
+            next_one = LookUp(look_up, (item, number))
             ring, (following, number) = stream(item, slot, ring, next_one)
             return following, taken + 1, ring, number
 
