@@ -131,6 +131,21 @@ def test_few_queries_have_one_kernel_for_all_caches_and_one_that_joins_for_each_
     assert long == longer != more
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class KeysOfHeads(Mask):
+    """Pairs by an array of heads and keys, whose tiles are alike for all heads."""
+
+    axes: ClassVar = {"array": "BNTS"}
+
+    array: object
+
+    def allows(self, at):
+        return at.of_pairs(self.array)
+
+    def bounds(self, tiles):
+        return sx.Full().bounds(tiles)
+
+
 OWN_STEPS = {
     "queries": [Step(queries=n) for n in (1, 2)],
     "heads": [Step(heads=n) for n in ((4, 2), (4, 1))],
@@ -142,6 +157,10 @@ OWN_STEPS = {
         Step(keys=n, queries=2, options=masked(lambda s: np.ones((1, 1, 2, s.keys), bool)))
         for n in (384, 512)
     ],
+    "keys of each head, in the rows of a tile": [
+        Step(keys=n, options=masked(lambda s: KeysOfHeads(np.ones((1, 4, 1, s.keys), bool))))
+        for n in (384, 512)
+    ],
 }
 
 
@@ -150,6 +169,18 @@ def test_few_queries_have_kernels_of_their_own_where_one_cannot_serve(name):
     jax.clear_caches()
     kernels = [step.hashes()[1] for step in OWN_STEPS[name]]
     assert len(set(kernels)) == len(kernels)
+
+
+@pytest.mark.parametrize("batches", [(2, 3), (1, 2), (2, 1)])
+def test_few_queries_read_shared_lists_and_lists_of_examples_by_other_kernels(batches):
+    window = masked(lambda _: sx.SlidingWindow(200, 0))
+    steps = [Step(n, 512, queries=2, is_ragged=True, options=window) for n in batches]
+    jax.clear_caches()
+    together = [step.hashes() for step in steps]
+    assert (together[0][1] == together[1][1]) == (1 not in batches)
+    for step, hashes in zip(steps, together, strict=True):
+        jax.clear_caches()
+        assert step.hashes() == hashes
 
 
 @pytest.mark.parametrize("lengths", [(128, 256), (256, 384), (384, 392), (392, 400)], ids=str)

@@ -1,6 +1,8 @@
 """Every Hopper kernel lowers without a GPU."""
 
 import concurrent.futures
+import functools
+import operator
 import re
 import sys
 
@@ -50,6 +52,13 @@ def at_once(size):
     return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
 
 
+def many_arrays():
+    """More arrays with a number per key than long rings of narrow heads leave room for."""
+    mask = functools.reduce(operator.and_, [sx.Documents(IDS + i) for i in range(34)])
+    attend = functools.partial(sx.dot_product_attention, implementation="mosaic_gpu", mask=mask)
+    return attend, (jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.bfloat16),) * 3
+
+
 def for_hopper(program):
     """The text of a program, lowered for a Hopper."""
     function, arguments = program
@@ -86,6 +95,7 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
         pytest.param(gradient(64), 3, id="heads of 64"),
         pytest.param(at_once(128), 2, id="at once"),
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
+        pytest.param(many_arrays(), 1, id="many arrays"),
         pytest.param(few(), 2, id="few queries"),
         pytest.param(few(64), 2, id="pages"),
         pytest.param(few(size=40), 2, id="few queries, narrow heads"),

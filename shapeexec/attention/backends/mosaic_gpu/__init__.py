@@ -62,6 +62,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     FirstTiles,
     ListRefs,
+    Packing,
     copied_rows,
 )
 from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs, is_single
@@ -201,7 +202,12 @@ class MosaicGpu:
         # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
         mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         rule, of_kernels = rule_of(mask, modifier), dataclasses.replace(signature, batch=0)
-        lengths, piece = "S" if _few.are_few(signature) else "TS", None
+        leaves, packing = jax.tree.leaves((mask, modifier)), None
+        lengths, piece = "TS", None
+        if _few.are_few(signature):
+            list_heads = work.by_query.counts.shape[1]
+            packing = packing_of(signature, rule, list_heads=list_heads, most_rows=_few.MOST_ROWS)
+            (rule, leaves), lengths = packed(rule, leaves, packing), "S"
         general = rule_of_any_length(signature, rule, lengths=lengths)
         if general is not None:
             rule = general
@@ -215,7 +221,7 @@ class MosaicGpu:
             any_length=general is not None,
             interpret=self.interpret,
         )
-        return _Prepared(signature, config, work, jax.tree.leaves((mask, modifier)))
+        return _Prepared(signature, config, work, leaves, packing)
 
 
 backend = MosaicGpu()
@@ -247,12 +253,14 @@ class _Prepared:
         config: The static part of the call.
         work: The tiles.
         leaves: The arrays of mask and bias.
+        packing: How few queries are packed, for which rule and arrays are made, too; else None.
     """
 
     signature: Signature
     config: Config
     work: Work
     leaves: list[Array]
+    packing: Packing | None = None
 
     def sparsity(self, *, side: Side) -> Sparsity:
         """The sparsity operands of a kernel whose rows are queries, or keys."""
@@ -292,12 +300,8 @@ class _Prepared:
 def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """See `Backend.forward`."""
     config, work, signature = prepared.config, prepared.work, prepared.signature
-    counts = work.by_query.counts
-    packing = packing_of(
-        signature, config.rule, list_heads=counts.shape[1], most_rows=_few.MOST_ROWS
-    )
-    rule, leaves = packed(config.rule, prepared.leaves, packing)
-    config = dataclasses.replace(config, rule=rule)
+    counts, packing = work.by_query.counts, prepared.packing
+    assert packing is not None
     batch, heads = signature.batch, signature.query_heads // packing.heads
     alike = heads if counts.shape[1] == 1 else 1
     xp: Any = np if isinstance(counts, np.ndarray) else jnp
@@ -313,7 +317,7 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     results = _few.forward_of_few(
         config,
         packing,
-        _Prepared(signature, config, work, leaves).sparsity(side="query"),
+        prepared.sparsity(side="query"),
         shares=shares,
         pages=work.pages,
         **arrays,

@@ -44,7 +44,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _STEPS = 2  # tiles of keys and values in the rings
-_STEPS_OF_NARROW = 4  # with heads up to 64
+_STEPS_OF_NARROW = 4  # with heads up to 64, and no more arrays with a number per key than
+_FEW_ARRAYS = 16  # which are in the rings, too
 _SHORT = 1024  # keys
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
@@ -114,8 +115,8 @@ def _pieces(config: Config) -> tuple[int, int]:
     rows = piece_of(signature)
     if not takes_whole_tiles(signature):
         return rows, _STEPS
-    tiles = _STEPS_OF_NARROW if max(config.columns) <= 64 else _STEPS
-    return rows, tiles * TILE // rows
+    is_narrow = max(config.columns) <= 64 and len(config.rule.of_side(1)) <= _FEW_ARRAYS
+    return rows, (_STEPS_OF_NARROW if is_narrow else _STEPS) * TILE // rows
 
 
 def _kernel(
