@@ -38,6 +38,9 @@ CALLS = {
     "two kernels": Call(gradient=True),
     "wide": Call(gradient=True, size=128, options=(("mask", sx.Full()),)),
     "window": Call(gradient=True, options=WINDOW),
+    "a window in which the shortest rows are alike": Call(
+        gradient=True, options=(("mask", sx.SlidingWindow(300, 300)),)
+    ),
     "end": Call(gradient=True, options=END),
     "valid lengths": Call(gradient=True, lengths=LENGTHS),
     "valid lengths and a window": Call(gradient=True, lengths=LENGTHS[:1], options=WINDOW),

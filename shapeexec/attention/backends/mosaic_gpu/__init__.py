@@ -293,7 +293,9 @@ class _Prepared:
         if is_single(self.config) and not are_few:
             # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
             tiles, order = lists.counts[..., None], lists.counts
-        arrays = (tiles, lists.full, lists.counts, None if _is_in_turn(order) else order)
+        elif self.work.by_query.reach is not None and _is_in_turn(order):
+            order = None  # at all lengths, or a kernel would not serve all
+        arrays = (tiles, lists.full, lists.counts, order)
         return ListRefs(*(x if x is None else jnp.asarray(x, jnp.int32) for x in arrays))
 
 
