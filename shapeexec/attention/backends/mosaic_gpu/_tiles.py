@@ -216,7 +216,7 @@ class Table(NamedTuple):
         """Whether the longest list fits into rings of this many rows.
 
         If it does, a kernel starts all copies of an item before it looks up the next one, which
-        takes microseconds. If not it looks up first, or the next item would be late.
+        takes microseconds. If not it looks up earlier, or the next item would be late.
         """
         return self.longest < MANY and self.longest * TILE <= rows
 
