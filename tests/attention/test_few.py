@@ -227,6 +227,7 @@ QUICK = (
     "two warpgroups",
     "a share begins in the last tile, of half its keys",
     "any length, NaN behind",
+    "any length, documents",
     "any length, a mask of keys of each head",
     "any length, NaN behind, in pages",
 )

@@ -201,9 +201,8 @@ class _Kernel:
             return lax.fori_loop(0, count, step, nothing), look_up()
         if room < _STEPS_OF_NARROW * TILE:
             # As many as the rings hold, so that there is work for as long as it takes.
-            return look_up.amid(
-                step, nothing, first=jnp.minimum(count, self.keys.steps), count=count
-            )
+            first = jnp.minimum(count, self.keys.steps)
+            return look_up.amid(step, nothing, first=first, count=count)
         following = look_up()
         return lax.fori_loop(0, count, step, nothing), following
 
