@@ -136,6 +136,14 @@ def hashes(program):
     return re.findall(r'kernel_hash = "([^"]*)"', for_hopper(program))
 
 
+def test_no_operand_of_a_causal_gradient_is_0_1_2_which_xla_would_make_by_a_kernel():
+    operand = jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.bfloat16)
+    loss = lambda x: sx.dot_product_attention(x, x, x, is_causal=True).sum()
+    text = for_hopper((jax.grad(loss), (operand,)))
+    assert "[[[4, 3, 2, 1]]]" in text  # of other lists
+    assert "0, 1, 2, 3" not in text
+
+
 def test_a_kernel_that_is_lowered_again_has_the_same_hash_so_it_is_found_compiled():
     first = hashes(gradient(64))
     assert len(set(first)) == 5  # with those of the lists, which both passes make
