@@ -136,6 +136,21 @@ def hashes(program):
     return re.findall(r'kernel_hash = "([^"]*)"', for_hopper(program))
 
 
+@pytest.mark.parametrize("program", [gradient(64), few()], ids=["many queries", "few queries"])
+def test_no_bool_is_made_a_number_for_which_mosaic_starts_ptxas(program, monkeypatch):
+    made, cast = [], mgpu.FragmentedArray.astype
+
+    def astype(self, dtype, **options):
+        made.append((str(self.mlir_dtype), str(dtype)))
+        return cast(self, dtype, **options)
+
+    monkeypatch.setattr(mgpu.FragmentedArray, "astype", astype)
+    jax.clear_caches()
+    for_hopper(program)
+    assert ("f32", "bf16") in made
+    assert not [pair for pair in made if pair[0] in {"i1", "i8"}]
+
+
 def test_no_operand_of_a_causal_gradient_is_0_1_2_which_xla_would_make_by_a_kernel():
     operand = jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.bfloat16)
     loss = lambda x: sx.dot_product_attention(x, x, x, is_causal=True).sum()

@@ -298,5 +298,6 @@ def divided(number: Array, by: Size) -> tuple[Array, Array]:
     # than 1 / 2, so the quotient by no more than 1.
     quotient = (number.astype(jnp.float32) * (1 / by.astype(jnp.float32))).astype(jnp.int32)
     rest = number - quotient * by
-    change = jnp.where(rest < 0, jnp.int32(-1), (rest >= by).astype(jnp.int32))
+    # A select, for a bool made a number starts ptxas (`_branches`).
+    change = jnp.where(rest < 0, jnp.int32(-1), jnp.where(rest >= by, jnp.int32(1), jnp.int32(0)))
     return quotient + change, rest - change * by
