@@ -28,11 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._few_kernel import kernel, parts_of
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    ROWS,
-    TILE,
-    Packing,
-)
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Packing
 
 MOST_ROWS = 2 * ROWS
 """The most rows (queries of heads that share keys) that shared memory has room for."""

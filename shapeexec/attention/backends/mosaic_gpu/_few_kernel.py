@@ -75,6 +75,20 @@ def kernel(
     axes: dict[str, Any] | None,
     **refs: Any,
 ) -> None:
+    """The kernel, of references by name: see `_few.forward_of_few`.
+
+    Args:
+        config: The static part of the call.
+        packing: The queries and heads that the rows hold.
+        readers: The number of warpgroups that compute.
+        sparsity: The tiles.
+        queries: The ring of queries.
+        keys: The ring of keys.
+        values: The ring of values.
+        pool: The accumulators of the interpreter; None: on the device.
+        axes: The merged axes of the operands; None: there are none.
+        **refs: The other operands and the results.
+    """
     if axes is not None:
         named = _told_apart(config, packing, axes, {"sparsity": sparsity, **refs})
         sparsity, refs = named.pop("sparsity"), named
@@ -85,7 +99,7 @@ def kernel(
     columns = of_keys.vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
-    kernel = _Kernel(
+    running = _Kernel(
         *(config, packing, sparsity, elements, products, warpgroup, readers),
         queries=Stream(**queries, products=products),
         keys=of_keys,
@@ -96,11 +110,11 @@ def kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
-        kernel.walk(kernel.attend)
+        running.walk(running.attend)
 
     @when(warpgroup == readers)
     def _memory() -> None:
-        kernel.drain(*kernel.walk(kernel.send))
+        running.drain(*running.walk(running.send))
 
 
 def _told_apart(
@@ -196,8 +210,9 @@ class _Kernel:
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
-        key = Source.of(self.k, item.batch, head, item.key_length, columns, self.pages)
-        value = Source.of(self.v, item.batch, head, item.key_length, pages=self.pages)
+        of_item = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
+        key = of_item(self.k, vectors=columns, pages=self.pages).located()
+        value = of_item(self.v, pages=self.pages).located()
 
         @pl.loop(0, segment.pieces)
         def _(i: Array) -> None:

@@ -44,8 +44,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _STEPS = 2  # tiles of keys and values in the rings
-_STEPS_OF_NARROW = 4  # with heads up to 64, and no more arrays with a number per key than
-_FEW_ARRAYS = 16  # which are in the rings, too
+_STEPS_OF_NARROW = 4  # with heads up to 64, and arrays up to
+_FEW_ARRAYS = 16  # of a mask, with a number per key: these are in the rings, too
 _SHORT = 1024  # keys
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
@@ -178,7 +178,7 @@ class _Kernel:
         length = item.key_length
         columns = self.elements.sources(item)
         key, value = (
-            Source.of(ref, item.batch, head, length, vectors)
+            Source(ref, item.batch, head, length, vectors).located()
             for ref, vectors in ((self.k, columns), (self.v, []))
         )
 

@@ -255,12 +255,11 @@ class _Kernel:
 
     def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
         """Send a head's queries; return where the next ones begin, and what is to be settled."""
-        ours = functools.partial(
-            Source.of, batch=item.batch, head=item.head, length=item.query_length
-        )
+        ours = functools.partial(Source, batch=item.batch, head=item.head, length=item.query_length)
         *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
-        query = ours(self.q, vectors=[*of_weights, *self.elements.sources(item)])
-        d_out = ours(self.d_out, vectors=[delta])
+        vectors = [*of_weights, *self.elements.sources(item)]
+        query = ours(self.q, vectors=vectors).located()
+        d_out = ours(self.d_out, vectors=[delta]).located()
 
         def step(i: Array, _: tuple[Owed, Owed]) -> tuple[Owed, Owed]:
             first = self.block.queue.table.first_column(item, i, PIECE)

@@ -170,7 +170,7 @@ class _Kernel:
         following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
         # Nothing is to be cleared: `_delta` ignores rows behind the valid length.
-        output = Source.of(self.out, item.batch, item.head, (item.row + 1) * TILE)
+        output = Source(self.out, item.batch, item.head, (item.row + 1) * TILE).located()
 
         def send_output(piece: Array, _: None) -> None:
             self.values.send_early(output, item.row * TILE + piece * PIECE, at_value + piece)
@@ -178,8 +178,9 @@ class _Kernel:
         outputs = self._outputs(item)
         lax.fori_loop(0, outputs, send_output, None)
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
-        ours = functools.partial(Source.of, batch=item.batch, head=head, length=item.key_length)
-        key, value = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
+        ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
+        key = ours(self.k, vectors=self.elements.sources(item)).located()
+        value = ours(self.v).located()
 
         def step(i: Array, _: tuple[Owed, Owed]) -> tuple[Owed, Owed]:
             first = self.block.queue.table.first_column(item, i, PIECE)

@@ -172,21 +172,13 @@ class Source:
     vectors: Sequence[Ref] = ()
     pages: Ref | None = None
 
-    @staticmethod
-    def of(
-        ref: Ref,
-        batch: Array,
-        head: Array,
-        length: Array,
-        vectors: Sequence[Ref] = (),
-        pages: Ref | None = None,
-    ) -> "Source":
-        """With the place of the example computed once, not for each piece."""
-        if pages is None:
-            ref, batch = located(ref, batch)
-        else:
-            pages, batch = located(pages, batch)
-        return Source(ref, batch, head, length, vectors, pages)
+    def located(self) -> "Source":
+        """It, with the place of the example computed once, not for each piece."""
+        if self.pages is None:
+            ref, batch = located(self.ref, self.batch)
+            return dataclasses.replace(self, ref=ref, batch=batch)
+        pages, batch = located(self.pages, self.batch)
+        return dataclasses.replace(self, pages=pages, batch=batch)
 
     def at(self, first: Array, rows: int) -> tuple[Any, ...]:
         """The index into the first three axes of `rows` rows, all in one page."""
