@@ -139,6 +139,7 @@ from shapeexec._compat.places import (  # noqa: F401 - others use it by the name
     is_installed,
     told_as,
     user_place,
+    without_caller,
 )
 from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the name of the package
     BODY_OF,

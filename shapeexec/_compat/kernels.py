@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shapeexec._compat.places import without_caller
+
 _TARGET = "mosaic_gpu_v2"
 _FLAGS = ("use_custom_barrier", "skip_device_barrier", "uses_xla_collective_metadata")
 _OPTIONS = tuple((flag, False) for flag in _FLAGS)
@@ -74,7 +76,8 @@ def mosaic_kernel(
     Returns:
         The kernel; None if something else is lowered, too, or JAX writes it in another way.
     """
-    lowered = jax.jit(function).trace(*operands).lower(lowering_platforms=("cuda",))
+    with without_caller():  # else its text has a line of the first caller's
+        lowered = jax.jit(function).trace(*operands).lower(lowering_platforms=("cuda",))
     module: Any = lowered.compiler_ir()
     (body,) = module.body.operations[0].regions[0].blocks
     call, *rest = body.operations

@@ -9,6 +9,7 @@ Callers decide what follows from it.
 
 import ast
 import builtins
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -17,7 +18,8 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -212,6 +214,25 @@ def _own_line(frames: Iterable[tuple[str, str, int]]) -> str | None:
 def hide_from_places(directory: str) -> None:
     """Have JAX take code in a directory for its own where it tells of a user's line."""
     _extend_source_info.register_exclusion(directory)
+
+
+@contextlib.contextmanager
+def without_caller() -> Generator[None]:
+    """Trace and lower as if nobody had asked: with no line of the caller's."""
+    context = _source_info.user_context(_traceback_of_nobody())
+    context.__enter__()
+    try:
+        yield
+    finally:
+        # Told of an error it would add a note of its own to it, of lines that mean nothing.
+        context.__exit__(None, None, None)
+
+
+@functools.cache
+def _traceback_of_nobody() -> Any:
+    """A traceback without a line of the user's or of this library's."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_source_info.current).result().traceback
 
 
 hide_from_places(_STAND_INS_DIR)

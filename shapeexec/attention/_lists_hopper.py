@@ -69,7 +69,7 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_lists_of_head, grid))
         inline(part, *of_head, *scratch)
 
-    results = plgpu.kernel(
+    kernel = plgpu.kernel(
         attention_lists,
         out_type=[made((heads, rows, room), jnp.int32), *[of_rows] * 3],
         scratch_types=[
@@ -80,7 +80,9 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         grid=(heads * programs,),
         grid_names=("program",),
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
-    )(kinds.reshape(heads, queries, keys))
+    )
+    with _compat.without_caller():  # else equal lists of two lines of code are compiled twice
+        results = kernel(kinds.reshape(heads, queries, keys))
     return TileLists(*(x.reshape(*lead, *x.shape[1:]) for x in results))
 
 

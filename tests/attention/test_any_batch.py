@@ -231,6 +231,32 @@ def test_no_kernel_is_lowered_for_arrays_too_large_to_be_copied(call, monkeypatc
     assert max(sizes) == 2**38 or max(x.shape[0] for x in shapes) == 2**16  # as many as fit
 
 
+DOCUMENTS = "sx.dot_product_attention(x, x, x, mask=sx.Documents(ids)).sum()"
+LINES = {  # what a user writes, and how many kernels it has
+    "documents": (f"jax.grad(lambda x: {DOCUMENTS})(x)", 5),
+    "few queries": ("sx.dot_product_attention(x[:, :1], x, x, key_value_seq_lengths=ids[:, 0])", 2),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_line_of_a_call_is_not_part_of_its_kernels(name):
+    code, count = LINES[name]
+
+    def kernels(line):
+        jax.clear_caches()
+        names = {"sx": sx, "jax": jax}
+        exec(compile("\n" * line + f"def function(x, ids): return {code}", "user.py", "exec"), names)
+        x = jax.ShapeDtypeStruct((2, 512, 2, 64), jnp.bfloat16)
+        ids = jax.ShapeDtypeStruct((2, 512), jnp.int32)
+        with _device.assumed(_device.HOPPER):
+            text = lowered(names["function"], x, ids, platform="cuda")
+        return hashes_of([line for line in text.splitlines() if "@mosaic_gpu" in line])
+
+    first = kernels(0)
+    assert kernels(7) == first
+    assert len(set(first)) == count
+
+
 def test_what_is_more_than_a_kernel_is_none():
     x = jax.ShapeDtypeStruct((4,), jnp.float32)
     assert _compat.mosaic_kernel(lambda x: [jnp.sin(x)], [x]) is None

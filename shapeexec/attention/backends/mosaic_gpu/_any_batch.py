@@ -49,10 +49,11 @@ def call(
 
     Args:
         function: Returns arrays of the shapes and dtypes `results`, then the `changed` arrays.
-        results: Shapes and dtypes; the first axis may have any size.
+        results: Shapes and dtypes.
         arrays: The operands.
         changed: Whether the kernel overwrites each array.
-        open_ended: Whether the first axis of each array may have any size.
+        open_ended: Whether the first axis of each array may have any size; if that of one may,
+            those of results may, too.
         key: All that the function does depends on, but for the operands' shapes.
 
     Returns:
@@ -60,11 +61,11 @@ def call(
     """
     pairs = list(zip(arrays, open_ended, strict=True))
     general = [_general(x) if is_so else _as_it_is(x) for x, is_so in pairs]
-    many = [_general(x) for x in results]
+    many = [_general(x) for x in results] if any(open_ended) else results
     served = zip([*arrays, *results], [*general, *many], strict=True)
     if any(x.shape[0] > y.shape[0] for x, y in served):
         return function(results, *arrays)
-    shapes = tuple((x.shape, x.dtype) for x in general)
+    shapes = tuple((x.shape, x.dtype) for x in [*general, *many])
     kernel = _lowered(_Text((key, shapes), functools.partial(function, many), general))
     if kernel is None:
         return function(results, *arrays)
