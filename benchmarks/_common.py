@@ -137,20 +137,23 @@ def run_contestants(
     return run_benchmark(name, about, run=run, arguments=arguments, add_options=add_options)
 
 
-def in_a_process(module: str, *arguments: str, flags: str = "") -> Any:
+def in_a_process(
+    module: str, *arguments: str, flags: str = "", variables: Mapping[str, str] | None = None
+) -> Any:
     """The last line that a module of this package prints, which is JSON, in a process of its own.
 
     Args:
         module: The module's name within this package.
         *arguments: Its command line.
         flags: Flags of XLA, beside those of this process.
+        variables: Variables of the environment, likewise.
     """
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "XLA_FLAGS": with_flags(flags)},
+        env={**os.environ, "XLA_FLAGS": with_flags(flags), **(variables or {})},
         cwd=Path(__file__).parents[1],
     )
     return json.loads(done.stdout.splitlines()[-1])

@@ -7,6 +7,9 @@ Each contestant runs in a process of its own, for XLA remembers within a process
 products it has tuned, and Mosaic which kernels it has compiled. There it makes three graphs, one
 after the other, of which the second has another batch than the first, and the third another length.
 The whole is the time until the first result is there.
+
+With `--before`, JAX's compilation cache is on: a process before the one that is measured has made
+the graphs of the same model, or of one with a layer more.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import functools
 import itertools
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -132,16 +136,36 @@ def one(options: argparse.Namespace) -> list[dict[str, float]]:
     return costs
 
 
-def costs_of(name: str, kind: str, head_size: int, layers: int) -> list[Cost] | None:
-    """The costs that a fresh process finds; None: a rival failed, as where there is no cuDNN."""
-    of_kind = ("--kinds", kind, "--head-sizes", str(head_size), "--layers", str(layers))
-    options = ("--one", name, *of_kind)
-    try:
-        return [Cost(**fields) for fields in in_a_process("attention_graphs", *options)]
-    except subprocess.CalledProcessError:
-        if name == OURS:
-            raise
-        return None
+MORE_LAYERS = {"same": 0, "other": 1}
+"""By what was made before, the layers that it has more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What a process makes; see `Step`. `before` is a name of `MORE_LAYERS`, or None."""
+
+    kind: str
+    head_size: int
+    layers: int
+    before: str | None
+
+    def costs(self, name: str) -> list[Cost] | None:
+        """What a fresh process finds; None: a rival failed, as where there is no cuDNN."""
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                cache = {} if self.before is None else {"JAX_COMPILATION_CACHE_DIR": folder}
+                if self.before is not None:
+                    self._in_a_process(name, self.layers + MORE_LAYERS[self.before], cache)
+                return [Cost(**x) for x in self._in_a_process(name, self.layers, cache)]
+        except subprocess.CalledProcessError:
+            if name == OURS:
+                raise
+            return None
+
+    def _in_a_process(self, name: str, layers: int, variables: Mapping[str, str]) -> Any:
+        sizes = ("--head-sizes", str(self.head_size), "--layers", str(layers))
+        options = ("--one", name, "--kinds", self.kind, *sizes)
+        return in_a_process("attention_graphs", *options, variables=variables)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -151,7 +175,7 @@ def run(options: argparse.Namespace) -> Report:
     figures: dict[str, Any] = {}
     rows, claims = [], []
     for kind, size in itertools.product(options.kinds, sizes):
-        found = _found(kind, size, layers=layers, rounds=rounds)
+        found = _found(Case(kind, size, layers, options.before), rounds=rounds)
         for graph, which in enumerate(GRAPHS[kind]):
             wholes: dict[str, float] = {}
             for name, costs in found.items():
@@ -168,18 +192,20 @@ def run(options: argparse.Namespace) -> Report:
                 claims.append(Claim(text, ratio, ratio <= MOST))
     # Here first does this process open a device, which its children must find free.
     title = f"seconds to make a graph on {jax.default_backend()}: median of {rounds}"
+    title += "" if options.before is None else f", JAX's cache has the {options.before} model"
     return Report([Table(title, ("", "lower", "compile", "whole"), rows)], figures, claims)
 
 
-def _found(kind: str, size: int, *, layers: int, rounds: int) -> dict[str, list[list[Cost]]]:
+def _found(case: Case, *, rounds: int) -> dict[str, list[list[Cost]]]:
     """The costs of each contestant's graphs, round by round."""
     found: dict[str, list[list[Cost]]] = {}
     for number in range(rounds):
         for name in sorted(CONTESTANTS, reverse=bool(number % 2)):
-            costs = costs_of(name, kind, size, layers)
+            costs = case.costs(name)
             if costs is not None:
                 found.setdefault(name, []).append(costs)
-            print(f"{kind}, heads of {size}, {name}, round {number + 1} of {rounds}", flush=True)
+            told = f"{case.kind}, heads of {case.head_size}, {name}"
+            print(f"{told}, round {number + 1} of {rounds}", flush=True)
     return found
 
 
@@ -193,6 +219,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head-sizes", type=int, nargs="+", default=(64, 128), metavar="SIZE")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3, help="processes per contestant")
+    parser.add_argument("--before", choices=MORE_LAYERS, help="what JAX's cache on disk has")
     parser.add_argument("--one", choices=CONTESTANTS, help="print this one's costs as JSON")
 
 

@@ -9,6 +9,7 @@ that have them. Each module knows one subject:
     settings    the configuration, the state of tracing, the event of a compilation
     places      where a line of code comes from
     layouts     how an array lies in memory
+    compilation_cache entries of JAX's cache on disk
     executables compiled programs as bytes, and the settings that change them
     exported    calls of exported programs
     cudnn       the primitives of cuDNN's attention
@@ -40,6 +41,11 @@ from shapeexec._compat.avals import (  # noqa: F401 - others use it by the name 
     spec_of,
     varying_alike,
     with_weak_type,
+)
+from shapeexec._compat.compilation_cache import (  # noqa: F401 - others use it by the package's name
+    add_entry,
+    compilation_cache,
+    entry_of,
 )
 from shapeexec._compat.cudnn import (  # noqa: F401 - others use it by the name of the package
     cudnn_attention,
@@ -112,6 +118,7 @@ from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the nam
     MosaicKernel,
     call_mosaic_kernel,
     compile_mosaic_kernel,
+    know_mosaic_kernel,
     lowered_mosaic_kernels,
     mosaic_kernel,
     name_mosaic_kernel,

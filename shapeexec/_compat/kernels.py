@@ -28,10 +28,19 @@ def pallas_has(module: str) -> bool:
     return importlib.util.find_spec(f"jax.experimental.pallas.{module}") is not None
 
 
+_known: dict[bytes, bytes] = {}
+
+
 def lowered_mosaic_kernels() -> dict[bytes, bytes]:
-    """The Mosaic GPU kernels that this process has lowered so far: their code by its hash."""
+    """The Mosaic GPU kernels that this process has lowered or found: their code by its hash."""
     core = sys.modules.get("jax.experimental.mosaic.gpu.core")
-    return dict(getattr(core, "KNOWN_KERNELS", {}))  # another thread may be importing it
+    # Another thread may be importing it.
+    return {**getattr(core, "KNOWN_KERNELS", {}), **_known}
+
+
+def know_mosaic_kernel(kernel: "MosaicKernel") -> None:
+    """Have `lowered_mosaic_kernels` tell of a kernel that was lowered by another process."""
+    _known[kernel.digest] = kernel.code
 
 
 def name_mosaic_kernel(name: str, context: Any) -> None:

@@ -232,7 +232,8 @@ def without_caller() -> Generator[None]:
 def _traceback_of_nobody() -> Any:
     """A traceback without a line of the user's or of this library's."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_source_info.current).result().traceback
+        source: Any = pool.submit(_source_info.current).result()
+    return source.traceback
 
 
 hide_from_places(_STAND_INS_DIR)

@@ -22,6 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, Side, TileLists, made
+from shapeexec.attention.backends.mosaic_gpu._start import start_grid
 from shapeexec.attention.backends.mosaic_gpu._threads import (
     WARP,
     WARPGROUP,
@@ -69,21 +70,20 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_lists_of_head, grid))
         inline(part, *of_head, *scratch)
 
-    kernel = plgpu.kernel(
+    results = start_grid(
         attention_lists,
-        out_type=[made((heads, rows, room), jnp.int32), *[of_rows] * 3],
-        scratch_types=[
+        operands=[kinds.reshape(heads, queries, keys)],
+        results=[made((heads, rows, room), jnp.int32), *[of_rows] * 3],
+        grid={"program": heads * programs},
+        key=grid,
+        scratch=[
             plgpu.SMEM((queries * grid.pitch,), jnp.uint8),
             plgpu.SMEM((rows,), jnp.int32),
             plgpu.SMEM((rows,), jnp.int32),
         ],
-        grid=(heads * programs,),
-        grid_names=("program",),
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
-    with _compat.without_caller():  # else equal lists of two lines of code are compiled twice
-        results = kernel(kinds.reshape(heads, queries, keys))
-    return TileLists(*(x.reshape(*lead, *x.shape[1:]) for x in results))
+    tiles, full, counts, order = (x.reshape(*lead, *x.shape[1:]) for x in results)
+    return TileLists(tiles, full, counts, order)
 
 
 @dataclasses.dataclass(frozen=True)

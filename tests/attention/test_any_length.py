@@ -28,7 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged, locate
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import QUOTIENTS
 from tests.attention.hopper import Case
-from tests.attention.lowering import lowered
+from tests.attention.lowering import lowered, lowered_for_each_batch
 from tests.attention.test_any_batch import ANY_ORDER, LENGTHS, WINDOW, Call, hashes_of
 
 END = (("mask", sx.Causal(align="end")),)
@@ -55,7 +55,7 @@ def test_all_lengths_in_whole_tiles_have_the_same_kernels(name, monkeypatch):
     jax.clear_caches()
     call = dataclasses.replace(CALLS[name], length=384)
     first = call.hashes()
-    monkeypatch.setattr(_compat, "mosaic_kernel", None)  # none is lowered again
+    monkeypatch.setattr(_compat, "mosaic_kernel", lowered_for_each_batch)
     for batch, length in ((2, 512), (3, 896), (2, 1024)):
         lines = dataclasses.replace(call, batch=batch, length=length).kernels()
         assert hashes_of(lines) == first

@@ -15,6 +15,7 @@ if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 does not run these kernels", allow_module_level=True)
 
 from shapeexec.attention.backends.mosaic_gpu import _support
+from tests.attention.lowering import lowered_for_each_batch
 from tests.tolerance import BY_NORM
 
 WHY_NOT = _support.of_device("cuda" if jax.default_backend() == "gpu" else "cpu")
@@ -77,7 +78,7 @@ def test_one_kernel_is_right_at_all_lengths(name, monkeypatch):
         options = OPTIONS[name](*sizes)
         found = results(options, sizes, "mosaic_gpu")
         if number == 0:
-            monkeypatch.setattr(_compat, "mosaic_kernel", None)  # none is lowered again
+            monkeypatch.setattr(_compat, "mosaic_kernel", lowered_for_each_batch)
         for one, right in zip(found, results(options, sizes, "xla"), strict=True):
             error = np.linalg.norm(np.asarray(one - right, np.float32))
             assert error <= 2 * BY_NORM["bfloat16"] * np.linalg.norm(np.asarray(right, np.float32))
@@ -133,7 +134,7 @@ def test_one_kernel_for_few_queries_is_right_for_all_caches(name, page_rows, mon
             options["pages"] = places.reshape(batch, -1).astype(np.int32)
         found = step(q, *cache, "mosaic_gpu", options)
         if number == 0:
-            monkeypatch.setattr(_compat, "mosaic_kernel", None)  # none is lowered again
+            monkeypatch.setattr(_compat, "mosaic_kernel", lowered_for_each_batch)
         error = np.linalg.norm(np.asarray(found - right, np.float32))
         assert error <= 2 * BY_NORM["bfloat16"] * np.linalg.norm(np.asarray(right, np.float32))
 

@@ -64,21 +64,6 @@ def test_numbers_of_64_bits_change_nothing():
         assert_right(CASES["33 x 65"], side="key", room=33)
 
 
-def test_lists_of_mapped_kinds_are_those_of_a_batch():
-    kinds = np.random.default_rng(0).integers(0, 3, (3, 1, 2, 5, 7), np.uint8)
-
-    def make(kinds):
-        lists = jax.vmap(lambda k: _lists_hopper.lists(k, room=7, side="query"))(kinds)
-        return [getattr(lists, name) for name in FIELDS]
-
-    with _device.assumed(_device.HOPPER):
-        module = lockstep.kernel_of(make, kinds)
-    made = lockstep.run(module, kinds.reshape(3, 2, 5, 7))
-    right = _by_operations(kinds.reshape(3, 2, 5, 7), room=7, side="query")
-    for name, one in zip(FIELDS, made, strict=True):
-        np.testing.assert_array_equal(one.reshape(getattr(right, name).shape), getattr(right, name))
-
-
 @both_sides
 @pytest.mark.parametrize("kinds", LARGE.values(), ids=LARGE)
 def test_kinds_of_any_shape_fit_into_shared_memory(kinds, side):

@@ -19,13 +19,13 @@ import jax
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec._identity import sources
 from shapeexec.execution._compile import Outline
 from shapeexec.execution._weak_table import WeakTable
 from shapeexec.execution.saving._content import digest, digest_of_program
 from shapeexec.shape import _trees
 from shapeexec.shape._trace import Trace
 
-_ROOT = Path(__file__).parents[2]
 _NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
 _SHOWN = bool | int | str | None  # types whose strings a reader knows
 
@@ -154,22 +154,12 @@ def environment(device: Any) -> Mapping[str, str]:
         "jaxlib": metadata.version("jaxlib"),
         "NumPy": np.__version__,  # its functions count by name
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "shapeexec": _sources(),
+        "shapeexec": sources(),
         "platform": device.platform,
         "back end": device.client.platform_version,
         "device kind": device.device_kind,
         "processor": _processor() if device.platform == "cpu" else "",
     }
-
-
-def _sources() -> str:
-    """A digest of this library's code: an edited rule makes other programs."""
-    found = hashlib.sha256()
-    for path in sorted(_ROOT.rglob("*.py")):
-        for part in (path.relative_to(_ROOT).as_posix().encode(), path.read_bytes()):
-            found.update(len(part).to_bytes(8, "little"))
-            found.update(part)
-    return found.hexdigest()[:16]
 
 
 def _processor() -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
+from shapeexec._identity import UnsaveableError
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving import _files
-from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._exported import (
     NotExportedError,
     check_may_export,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
+from shapeexec._identity import UnsaveableError
 from shapeexec.execution import _worker
 from shapeexec.execution._compile import Graph, Outline, Prepared, bytes_of, prepare
 from shapeexec.execution._fork import check_may_make
@@ -21,7 +22,6 @@ from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._worker import Meanwhile
-from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._exported import imported
 from shapeexec.execution.saving._files import EXPORTED, DamagedError, Entry, read_graph
 from shapeexec.execution.saving._fingerprint import (

@@ -14,7 +14,8 @@ from jax import lax
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.execution.saving._content import UnsaveableError, digest
+from shapeexec._identity import UnsaveableError
+from shapeexec.execution.saving._content import digest
 from tests.execution.saving.support import attend, parts
 
 LONG = np.zeros(4000, np.float32)

@@ -20,6 +20,7 @@ import jax
 from jax import Array
 
 from shapeexec import _compat
+from shapeexec.attention.backends.mosaic_gpu import _on_disk
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 
 _LARGEST = 1 << 30
@@ -93,7 +94,7 @@ class _Text:
 
 @_compat.cache_of_traces(_MOST)
 def _lowered(text: _Text) -> _compat.MosaicKernel | None:
-    return _compat.mosaic_kernel(text.function, text.operands)
+    return _on_disk.kernel(text.key, lambda: _compat.mosaic_kernel(text.function, text.operands))
 
 
 def _general(x: Any) -> jax.ShapeDtypeStruct:

@@ -22,7 +22,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu import _any_batch
 from shapeexec.attention.backends.mosaic_gpu._reals import (
     Real,
     choose,
@@ -31,6 +30,7 @@ from shapeexec.attention.backends.mosaic_gpu._reals import (
     store_rounded,
 )
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
+from shapeexec.attention.backends.mosaic_gpu._start import start_grid
 from shapeexec.attention.backends.mosaic_gpu._threads import (
     WARP,
     WARPGROUP,
@@ -125,20 +125,14 @@ def joined_output(
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
         inline(*scalars, *refs[:-1], out)
 
-    def run(made: Sequence[jax.ShapeDtypeStruct], *operands: Array) -> list[Array]:
-        kernel = plgpu.kernel(
-            attention_join,
-            out_type=list(made),
-            grid=(groups, shares.lists),  # the last axis is x: along others CUDA has at most 65,535
-            grid_names=("queries", "list"),
-            compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
-        )
-        return list(kernel(*operands))
-
-    operands = shares.sums, *results
-    no = (False,) * len(operands)
-    key = form, shares.groups, shares.alike, shares.programs, lists_of_example
-    (out,) = _any_batch.call(run, [made], operands, changed=no, open_ended=no, key=key)
+    (out,) = start_grid(
+        attention_join,
+        operands=[shares.sums, *results],
+        results=[made],
+        # The last axis is x: along others CUDA has at most 65,535.
+        grid={"queries": groups, "list": shares.lists},
+        key=(form, shares.groups, shares.alike, shares.programs, lists_of_example),
+    )
     return out
 
 

@@ -1,6 +1,7 @@
-"""Starts a kernel: a function of its inputs, results and scratch, each by name.
+"""Starts a kernel: a function of its inputs, results and scratch.
 
-`_any_batch` has its text serve arrays that are longer, or shorter, along their first axes.
+`_any_batch` keeps its text, which may serve arrays that are longer, or shorter, along their first
+axes.
 """
 
 # Pallas has partly unknown types.
@@ -83,6 +84,42 @@ def start(
         open_ended=jax.tree.leaves({**open_ended.inputs, **of_updated}),
         key=(open_ended.key, structure, tuple(outputs), repr(scratch), programs, warpgroups),
     )
+
+
+def start_grid(
+    body: Callable[..., None],
+    *,
+    operands: Sequence[Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+    grid: dict[str, int],
+    key: Hashable,
+    scratch: Sequence[Any] = (),
+) -> list[Array]:
+    """Run body(*operands, *results, *scratch) in a warpgroup for each place of a grid.
+
+    Args:
+        body: The kernel, which serves only the shapes of this call.
+        operands: Arrays.
+        results: Shapes and dtypes.
+        grid: The sizes of the grid by the names of its axes.
+        key: All that the body depends on, but for shapes, dtypes, grid and scratch.
+        scratch: Shared memory.
+    """
+
+    def run(results: Sequence[jax.ShapeDtypeStruct], *arrays: Array) -> list[Array]:
+        kernel = plgpu.kernel(
+            body,
+            out_type=list(results),
+            scratch_types=list(scratch),
+            grid=tuple(grid.values()),
+            grid_names=tuple(grid),
+            compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        )
+        return list(kernel(*arrays))
+
+    no = [False] * len(operands)
+    key = key, tuple(grid.items()), repr(scratch)
+    return _any_batch.call(run, results, operands, changed=no, open_ended=no, key=key)
 
 
 def _no(_: Any) -> bool:
