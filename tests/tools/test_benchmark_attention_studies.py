@@ -1,5 +1,6 @@
 """The studies of compiling and of launches tell what they measured, and what they could not."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -126,12 +127,21 @@ def test_a_model_that_no_rival_runs_is_told(monkeypatch):
 
 def test_kernels_are_counted_where_the_device_tells_them(monkeypatch):
     told = ((("a", 1.0), ("b", 2.0)), (("a", 1.0),))
-    timings = iter([_launches.Timing(2.0, 1.5, one) for one in told])
+    timings = itertools.cycle([_launches.Timing(2.0, 1.5, one) for one in told])
     monkeypatch.setattr(_launches, "clock", lambda call, arguments: next(timings))
     monkeypatch.setattr(_launches, "_RIVALS", ("xla",))
     (model,) = _launches._ON_A_CPU
     found = list(_launches._findings(model, "forward", arguments=model.arguments()))
     assert [(one.unit, one.value, one.compared) for one in found] == [("us", 2e3, 2e3), ("", 2, 1)]
+
+
+def test_a_host_that_is_busy_for_a_while_changes_no_figure(monkeypatch):
+    walls = iter([2.0, 1.0, 9.0, 8.0, 2.5, 1.0, 2.0, 7.0, 2.0, 1.0])  # ours and a rival in turns
+    monkeypatch.setattr(_launches, "clock", lambda *_: _launches.Timing(next(walls)))
+    monkeypatch.setattr(_launches, "_RIVALS", ("xla",))
+    (model,) = _launches._ON_A_CPU
+    (found,) = _launches._findings(model, "forward", arguments=model.arguments())
+    assert (found.value, found.compared) == (2e3, 1e3)
 
 
 def cell(mask, passes, sizes="2x512x4x2x64:bfloat16"):
