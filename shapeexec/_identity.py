@@ -4,11 +4,13 @@ Every value is encoded with its type and its length, so that no two values have 
 value of an unknown type is refused and never encoded as its string, which another value may share.
 """
 
+import builtins
 import dataclasses
 import enum
 import functools
 import hashlib
 import struct
+import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ import numpy as np
 from shapeexec import _compat
 
 _ROOT = Path(__file__).parent
+_IMPORTED = time.time()
 _TRUSTED = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "shapeexec"))
 """Packages whose code is known by its version, or by a digest of its sources."""
 
@@ -101,7 +104,7 @@ class Encoder:
         for known, encoded in self.BY_TYPE:
             if isinstance(value, known):
                 return joined(known.__name__, *encoded(self, value))
-        if not is_trusted(kind.__module__):
+        if not _is_known(kind):
             raise UnsaveableError(f"a {kind.__module__}.{kind.__qualname__}")
         if kind.__name__ in _IGNORED:
             return joined(kind.__name__)
@@ -140,7 +143,7 @@ class Encoder:
         return [self.of(item) for item in value]
 
     def _tuple(self, value: tuple[Any, ...]) -> list[bytes]:
-        if not is_trusted(type(value).__module__) or not hasattr(value, "_fields"):
+        if not _is_known(type(value)) or not hasattr(value, "_fields"):
             raise UnsaveableError(f"a {type(value).__module__}.{type(value).__qualname__}")
         return [name_of(type(value)), *self.items(value)]
 
@@ -169,6 +172,8 @@ class Encoder:
         return [name_of(value)]
 
     def _partial(self, value: "functools.partial[Any]") -> list[bytes]:
+        if type(value) is not functools.partial and not _is_known(type(value)):
+            raise UnsaveableError(f"a {type(value).__module__}.{type(value).__qualname__}")
         return [self.of(value.func), self.of(value.args), self.of(value.keywords)]
 
     def _function(self, value: Any) -> list[bytes]:
@@ -260,13 +265,31 @@ def is_trusted_function(value: Any) -> bool:
     return True
 
 
+def _is_known(kind: type) -> bool:
+    """Whether the code of a class is of a trusted package.
+
+    A class that `exec` made says that it is of `builtins`.
+    """
+    if kind.__module__ == "builtins":
+        return kind in _OF_PYTHON
+    return is_trusted(kind.__module__)
+
+
+_OF_PYTHON = frozenset(
+    held
+    for module in (builtins, types)
+    for held in vars(module).values()
+    if isinstance(held, type) and held.__module__ == "builtins"
+)
+
+
 def name_of(kind: type) -> bytes:
     """The name of a class of a trusted package.
 
     Raises:
         UnsaveableError: It is of another one.
     """
-    if not is_trusted(kind.__module__):
+    if not _is_known(kind):
         raise UnsaveableError(f"the class {kind.__module__}.{kind.__qualname__}")
     return qualified(kind)
 
@@ -277,9 +300,19 @@ def qualified(kind: type) -> bytes:
 
 
 def sources() -> str:
-    """A digest of this library's code: an edited rule makes other programs."""
-    found = hashlib.sha256()
-    for path in sorted(_ROOT.rglob("*.py")):
+    """A digest of this library's code: an edited rule makes other programs.
+
+    Raises:
+        UnsaveableError: What runs may be other code than the sources: they are not there, or were
+            changed after the library was imported.
+    """
+    found, paths = hashlib.sha256(), sorted(_ROOT.rglob("*.py"))
+    if not paths:
+        raise UnsaveableError("code of shapeexec whose sources are not there")
+    # Not the time of modification, which an installer may set.
+    if any(path.stat().st_ctime > _IMPORTED for path in paths):
+        raise UnsaveableError("code of shapeexec that was changed after it was imported")
+    for path in paths:
         for part in (path.relative_to(_ROOT).as_posix().encode(), path.read_bytes()):
             found.update(len(part).to_bytes(8, "little"))
             found.update(part)

@@ -10,6 +10,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # of two cores, those that wait leave none to those who are waited for.
 os.environ.setdefault("NPROC", "16")
 os.environ["SHAPEEXEC_TUNING"] = ""  # tests have the tiles that are built in
+# Kernels that a test has changed must not be found by anybody.
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
 if os.environ["JAX_PLATFORMS"] == "cpu" and os.environ.get("HYPOTHESIS_PROFILE") != "deep":
     # XLA's own passes run as ever; LLVM's behind them take a third of the time, and prove nothing.
     # Not --xla_cpu_use_fusion_emitters=false, which halves compiling: other results are NaN then.

@@ -9,32 +9,43 @@ the callers to say: it may be damaged, as JAX does not write a file at once.
 # pyright: reportUnknownMemberType=false
 
 import contextlib
+import weakref
 from typing import Any, cast
 
 from jax._src import compilation_cache as _cache
 from jax._src import config as _config
 from jax.extend import backend as _backend
 
+_failed = weakref.WeakSet[Any]()
+"""Caches that raised an error, as after ten seconds in front of a lock that another process has."""
+
 
 def compilation_cache() -> Any:
-    """JAX's compilation cache on disk; None if this process has none."""
-    # JAX then reads each entry as a compiled program, and compares it with another one.
-    if _config.compilation_cache_check_contents.value:
+    """JAX's compilation cache on disk; None if this process has none, or one that fails."""
+    # JAX reads each entry as a compiled program if it checks them.
+    is_checked = cast(Any, _config).compilation_cache_check_contents.value
+    if is_checked or not _cache.is_persistent_cache_enabled():
         return None
     with contextlib.suppress(Exception):  # as where its folder is nowhere
-        device = cast(Any, _backend).get_backend()
-        return _cache._get_cache(device) if _cache.is_cache_used(device) else None
+        found = _cache._get_cache(cast(Any, _backend).get_backend())
+        return None if found in _failed else found
     return None
 
 
 def entry_of(cache: Any, name: str) -> bytes | None:
     """The bytes that an entry of `compilation_cache` holds; None if there is no such entry."""
-    with contextlib.suppress(Exception):  # a folder that cannot be read is like an empty one
+    try:
         return cache.get(name)
-    return None
+    except Exception:  # of the file system's or of a cloud's
+        _failed.add(cache)
+        return None
 
 
 def add_entry(cache: Any, name: str, *, content: bytes) -> None:
     """Add an entry to `compilation_cache`, if it can be written and there is none of this name."""
-    with contextlib.suppress(Exception):  # JAX warns where it cannot write its own
+    if cache in _failed:
+        return
+    try:
         cache.put(name, content)
+    except Exception:  # JAX warns where it cannot write its own
+        _failed.add(cache)

@@ -231,8 +231,11 @@ def without_caller() -> Generator[None]:
 @functools.cache
 def _traceback_of_nobody() -> Any:
     """A traceback without a line of the user's or of this library's."""
-    with ThreadPoolExecutor(1) as pool:
-        source: Any = pool.submit(_source_info.current).result()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            source: Any = pool.submit(_source_info.current).result()
+    except RuntimeError:  # the interpreter ends, and starts no threads any more
+        return None
     return source.traceback
 
 

@@ -1,17 +1,20 @@
 """Hopper kernels that another process has lowered: found in JAX's cache on disk, and right."""
 
 import dataclasses
+import inspect
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from jaxlib.mlir.ir import Context, StringAttr
+from jax.experimental.mosaic.gpu import core
 
 import shapeexec as sx
 from shapeexec import _compat, _identity
+from shapeexec._compat import kernels
 from shapeexec.attention.masks import Mask
 
 if jax.__version_info__ < (0, 11):
@@ -63,15 +66,15 @@ def test_a_kernel_is_lowered_once_and_found_from_then_on(folder, lowered):
     count = len(lowered)
     assert anew(CALL) == first
     assert len(lowered) == count
-    assert set(lowered_here(first)) <= set(_compat.lowered_mosaic_kernels())
 
 
-def lowered_here(hashes):
-    """The digests of kernels that a text shows; it escapes bytes that are no letters."""
-    with Context():
-        known = _compat.lowered_mosaic_kernels()
-        shown = {str(StringAttr.get(digest)): digest for digest in known}
-    return [shown[f'"{one}"'] for one in hashes]
+def test_what_is_found_can_be_compiled_early_as_what_is_lowered(folder, lowered, monkeypatch):
+    anew(CALL)
+    code = {kernel.digest: kernel.code for kernel in lowered}
+    monkeypatch.setattr(core, "KNOWN_KERNELS", {})
+    monkeypatch.setattr(kernels, "_known", {})
+    anew(CALL)
+    assert _compat.lowered_mosaic_kernels() == code
 
 
 ALL = {
@@ -121,7 +124,7 @@ DAMAGE = {
     "another format": lambda content: content.replace(b"kernel, 1", b"kernel, 0", 1),
     "no JSON": lambda content: b"{" + content,
     "JSON of something else": lambda content: b"[1]\n" + content,
-    "other options": lambda content: content.replace(b'"options": [', b'"options": [1, ', 1),
+    "another hash": lambda content: content.replace(b'"digest": "', b'"digest": "0', 1),
     "no text": lambda content: b"\xff\xfe" + content,
 }
 
@@ -136,6 +139,8 @@ def test_a_damaged_entry_is_like_none(name, folder, lowered):
         path.write_bytes(DAMAGE[name](content))
         assert path.read_bytes() != content
     assert anew(call) == first
+    assert len(lowered) == 2 * count
+    assert anew(call) == first  # which is kept beside the damaged one
     assert len(lowered) == 2 * count
 
 
@@ -166,18 +171,61 @@ def test_code_of_the_user_s_is_not_kept(name, folder, lowered):
     assert len(lowered) == 2
 
 
-def test_settings_and_sources_have_entries_of_their_own(folder, lowered, monkeypatch):
-    call = CALLS["one tile"]
-    anew(call)
-    kept = [len(entries(folder))]
-    with jax.enable_x64(True):
-        anew(call)
-    kept.append(len(entries(folder)))
-    monkeypatch.setattr(_identity, "sources", lambda: "an edited rule")
+def set_x64(monkeypatch):
+    monkeypatch.setattr(_compat, "config_fingerprint", with_x64(_compat.config_fingerprint))
+
+
+def with_x64(original):
+    def fingerprint():
+        with jax.enable_x64(True):
+            return original()
+
+    return fingerprint
+
+
+def of_another_backend(monkeypatch):
+    device = types.SimpleNamespace(client=types.SimpleNamespace(platform_version="other"))
+    monkeypatch.setattr(_compat, "default_device", lambda: device)
+
+
+CHANGES = {
+    "a setting of the thread": set_x64,
+    "a setting": lambda m: m.setattr(_compat, "compile_settings", lambda: {"jax_scan3": "True"}),
+    "the back end": of_another_backend,
+    "jax": lambda m: m.setattr(jax, "__version__", "other"),
+    "jaxlib": lambda m: m.setattr(_on_disk.metadata, "version", lambda _: "other"),
+    "NumPy": lambda m: m.setattr(_on_disk.np, "__version__", "other"),
+    "ml_dtypes": lambda m: m.setattr(_on_disk.ml_dtypes, "__version__", "other"),
+    "the sources": lambda m: m.setattr(_identity, "sources", lambda: "other"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_setting_and_version_is_part_of_the_name(name, monkeypatch):
+    before = _on_disk._name(("key", 1))
+    with monkeypatch.context() as changed:
+        CHANGES[name](changed)
+        _on_disk._environment.cache_clear()
+        assert _on_disk._name(("key", 1)) not in (before, None)
     _on_disk._environment.cache_clear()
-    anew(call)
+    assert _on_disk._name(("key", 1)) == before != _on_disk._name(("key", 2))
+
+
+def of_itself():
+    value = []
+    value.append(value)
+    return value
+
+
+def test_what_cannot_be_encoded_has_no_name(monkeypatch):
+    assert _on_disk._name(of_itself()) is None
+
+    def unknown():
+        raise _identity.UnsaveableError("sources")
+
+    monkeypatch.setattr(_identity, "sources", unknown)
     _on_disk._environment.cache_clear()
-    assert [*kept, len(entries(folder))] == [2, 4, 6]  # a call has two kernels
+    assert _on_disk._name(1) is None
 
 
 def test_without_a_cache_nothing_is_named(monkeypatch, lowered):
@@ -187,18 +235,23 @@ def test_without_a_cache_nothing_is_named(monkeypatch, lowered):
 
 
 def broken(monkeypatch, method):
+    calls = []
+
     def fails(*_, **__):
+        calls.append(method)
         raise PermissionError(method)
 
     monkeypatch.setattr(type(_compat.compilation_cache()), method, fails)
+    return calls
 
 
 @pytest.mark.parametrize("method", ["get", "put"])
-def test_a_cache_that_fails_is_like_none(method, folder, lowered, monkeypatch):
-    broken(monkeypatch, method)
+def test_a_cache_that_fails_is_not_asked_again(method, folder, lowered, monkeypatch):
+    failed = broken(monkeypatch, method)
     call = CALLS["one tile"]
     assert anew(call) == anew(call)
     assert len(lowered) == 4  # a call has two
+    assert failed == [method]  # which may have waited for a lock
 
 
 def test_a_folder_that_cannot_be_is_like_none(tmp_path, lowered):
@@ -226,7 +279,49 @@ def test_jax_s_switches_of_the_cache_are_heard(setting, value, folder):
     assert not entries(folder)
 
 
+def test_jax_s_own_use_of_the_cache_is_not_settled_by_ours(folder):
+    set_folder(None)
+    anew(CALLS["one tile"])
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    try:
+        jax.jit(lambda x: x * 3 + 1)(1.0)
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+    assert list(folder.glob("jit__lambda*"))
+
+
 def test_a_kernel_that_cannot_be_kept_is_not(folder, monkeypatch):
     monkeypatch.setattr(_compat, "mosaic_kernel", lambda *_: None)
     assert anew(CALLS["one tile"])
     assert not entries(folder)
+
+
+AT_EXIT = """
+import atexit
+import jax
+from shapeexec import _compat
+
+def lower():
+    with _compat.without_caller():
+        print(jax.jit(lambda x: x + 1).lower(1.0) is not None)
+
+atexit.register(lower)
+"""
+
+
+def test_kernels_are_lowered_as_the_interpreter_ends():
+    told = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=False
+    )
+    assert (told.stdout, told.returncode) == ("True\n", 0), told.stderr
+
+
+def test_an_error_of_lowering_is_as_it_was_raised():
+    with pytest.raises(ZeroDivisionError) as raised, _compat.without_caller():
+        raise ZeroDivisionError
+    assert raised.value.__cause__ is None
+    line = inspect.currentframe().f_lineno + 1
+    traced = jax.make_jaxpr(lambda x: x + 1)(1.0)
+    assert f"test_on_disk.py:{line}" in (_compat.eqn_line(traced.eqns[0]) or "")

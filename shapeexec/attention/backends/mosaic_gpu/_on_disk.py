@@ -12,13 +12,16 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import ml_dtypes
+import numpy as np
 
 from shapeexec import _compat, _identity
 
 _FORMAT = "shapeexec kernel, 1"
 _PREFIX = "shapeexec_kernel-"  # of the names of entries, beside those of JAX
+_ENDS = "", "-again"  # of a name, and of the one that is taken where that entry is damaged
 _NOT_SET = "axis_env_state"  # of JAX's context: where it matters, a mesh is set, too
-_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def kernel(
@@ -34,10 +37,15 @@ def kernel(
     name = None if cache is None else _name(key)
     if name is None:
         return lowered()
-    found = _read(_compat.entry_of(cache, name))
-    if found is not None:
-        _compat.know_mosaic_kernel(found)
-        return found
+    for one in (name + end for end in _ENDS):
+        content = _compat.entry_of(cache, one)
+        found = None if content is None else _read(content)
+        if found is not None:
+            _compat.know_mosaic_kernel(found)
+            return found
+        if content is None:
+            name = one
+            break
     made = lowered()
     if made is not None:
         _compat.add_entry(cache, name, content=_written(made))
@@ -49,16 +57,17 @@ def _name(key: Hashable) -> str | None:
 
     Such as a function of the user's, whose code may change.
     """
-    context = _compat.named_settings(_compat.config_fingerprint())
-    settings = {
-        name: value
-        for name, value in context.items()
-        if name != _NOT_SET and not _compat.is_as_unregistered(name, value)
-    }
     try:
-        parts = key, settings, _compat.compile_settings(), _environment()
+        context = _compat.named_settings(_compat.config_fingerprint())
+        settings = {
+            name: value
+            for name, value in context.items()
+            if name != _NOT_SET and not _compat.is_as_unregistered(name, value)
+        }
+        backend = _compat.default_device().client.platform_version
+        parts = key, settings, _compat.compile_settings(), backend, dict(_environment())
         return _PREFIX + _identity.digest(parts)
-    except _identity.UnsaveableError:
+    except Exception:  # whatever a value raises that is encoded: it is not known
         return None
 
 
@@ -67,30 +76,30 @@ def _environment() -> Mapping[str, str]:
     return {
         "jax": jax.__version__,
         "jaxlib": metadata.version("jaxlib"),
-        "back end": _compat.default_device().client.platform_version,
+        "NumPy": np.__version__,
+        "ml_dtypes": ml_dtypes.__version__,
         "shapeexec": _identity.sources(),
     }
 
 
 def _written(kernel: _compat.MosaicKernel) -> bytes:
-    """A line of JSON, and then the code."""
-    head: dict[str, Any] = {
-        "format": _FORMAT,
-        "digest": kernel.digest.hex(),
-        "options": kernel.options,
-        "code": hashlib.sha256(kernel.code).hexdigest(),
-    }
-    return json.dumps(head).encode() + b"\n" + kernel.code
+    """A digest, a line of JSON, and then the code."""
+    head: dict[str, Any] = {"format": _FORMAT, "options": kernel.options}
+    content = json.dumps(head | {"digest": kernel.digest.hex()}).encode() + b"\n" + kernel.code
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
-def _read(content: bytes | None) -> _compat.MosaicKernel | None:
-    """The kernel that `_written` wrote; None if it is damaged, or there is none."""
-    line, _, code = (content or b"").partition(b"\n")
+def _read(entry: bytes) -> _compat.MosaicKernel | None:
+    """The kernel that `_written` wrote; None if the entry is damaged."""
+    digest, _, content = entry.partition(b"\n")
+    if digest != hashlib.sha256(content).hexdigest().encode():
+        return None
+    line, _, code = content.partition(b"\n")
     try:
         head = json.loads(line)
-        if (head["format"], head["code"]) != (_FORMAT, hashlib.sha256(code).hexdigest()):
+        if head["format"] != _FORMAT:
             return None
         options = tuple((str(name), bool(flag)) for name, flag in head["options"])
         return _compat.MosaicKernel(bytes.fromhex(head["digest"]), code, options)
-    except _DAMAGED:
+    except _UNREADABLE:
         return None
