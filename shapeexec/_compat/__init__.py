@@ -9,7 +9,7 @@ that have them. Each module knows one subject:
     settings    the configuration, the state of tracing, the event of a compilation
     places      where a line of code comes from
     layouts     how an array lies in memory
-    compilation_cache entries of JAX's cache on disk
+    disk_cache  entries of our own in JAX's compilation cache
     executables compiled programs as bytes, and the settings that change them
     exported    calls of exported programs
     cudnn       the primitives of cuDNN's attention
@@ -42,11 +42,6 @@ from shapeexec._compat.avals import (  # noqa: F401 - others use it by the name 
     varying_alike,
     with_weak_type,
 )
-from shapeexec._compat.compilation_cache import (  # noqa: F401 - others use it by the package's name
-    add_entry,
-    compilation_cache,
-    entry_of,
-)
 from shapeexec._compat.cudnn import (  # noqa: F401 - others use it by the name of the package
     cudnn_attention,
     cudnn_attention_gradient,
@@ -77,6 +72,11 @@ from shapeexec._compat.dims.stand_ins import (  # noqa: F401 - others use it by 
 )
 from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by the name of the package
     take_over_transposes,
+)
+from shapeexec._compat.disk_cache import (  # noqa: F401 - others use it by the name of the package
+    add_entry,
+    compilation_cache,
+    entry_of,
 )
 from shapeexec._compat.executables import (  # noqa: F401 - others use it by the name of the package
     XLA_VARIABLES,

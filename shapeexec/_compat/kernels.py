@@ -21,14 +21,13 @@ from shapeexec._compat.places import without_caller
 _TARGET = "mosaic_gpu_v2"
 _FLAGS = ("use_custom_barrier", "skip_device_barrier", "uses_xla_collective_metadata")
 _OPTIONS = tuple((flag, False) for flag in _FLAGS)
+_known: dict[bytes, bytes] = {}
+"""The code, by its hash, of kernels that other processes have lowered."""
 
 
 def pallas_has(module: str) -> bool:
     """Whether `jax.experimental.pallas` has a module of this name, such as `"triton"`."""
     return importlib.util.find_spec(f"jax.experimental.pallas.{module}") is not None
-
-
-_known: dict[bytes, bytes] = {}
 
 
 def lowered_mosaic_kernels() -> dict[bytes, bytes]:

@@ -7,7 +7,7 @@ docs/adr/0035. `_any_batch` decides what has one text.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from importlib import metadata
 from typing import Any
 
@@ -19,7 +19,6 @@ from shapeexec import _compat, _identity
 
 _FORMAT = "shapeexec kernel, 1"
 _PREFIX = "shapeexec_kernel-"  # of the names of entries, beside those of JAX
-_ENDS = "", "-again"  # of a name, and of the one that is taken where that entry is damaged
 _NOT_SET = "axis_env_state"  # of JAX's context: where it matters, a mesh is set, too
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
@@ -37,15 +36,14 @@ def kernel(
     name = None if cache is None else _name(key)
     if name is None:
         return lowered()
-    for one in (name + end for end in _ENDS):
-        content = _compat.entry_of(cache, one)
-        found = None if content is None else _read(content)
-        if found is not None:
-            _compat.know_mosaic_kernel(found)
-            return found
-        if content is None:
-            name = one
-            break
+    content = _compat.entry_of(cache, name)
+    if content is not None and _read(content) is None:
+        name += "-again"  # JAX overwrites no entry, so what is damaged would stay
+        content = _compat.entry_of(cache, name)
+    found = None if content is None else _read(content)
+    if found is not None:
+        _compat.know_mosaic_kernel(found)
+        return found
     made = lowered()
     if made is not None:
         _compat.add_entry(cache, name, content=_written(made))
@@ -65,14 +63,14 @@ def _name(key: Hashable) -> str | None:
             if name != _NOT_SET and not _compat.is_as_unregistered(name, value)
         }
         backend = _compat.default_device().client.platform_version
-        parts = key, settings, _compat.compile_settings(), backend, dict(_environment())
+        parts = key, settings, _compat.compile_settings(), backend, _environment()
         return _PREFIX + _identity.digest(parts)
     except Exception:  # whatever a value raises that is encoded: it is not known
         return None
 
 
 @functools.cache
-def _environment() -> Mapping[str, str]:
+def _environment() -> dict[str, str]:
     return {
         "jax": jax.__version__,
         "jaxlib": metadata.version("jaxlib"),

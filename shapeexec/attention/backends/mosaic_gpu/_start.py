@@ -118,7 +118,7 @@ def start_grid(
         return list(kernel(*arrays))
 
     no = [False] * len(operands)
-    key = key, tuple(grid.items()), repr(scratch)
+    key = body.__qualname__, key, tuple(grid.items()), repr(scratch)
     return _any_batch.call(run, results, operands, changed=no, open_ended=no, key=key)
 
 
