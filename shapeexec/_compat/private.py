@@ -6,10 +6,11 @@ means something else in another version, the function that uses it says so. `0.1
 
 _EVERY = ("0.10", "0.11", "0.12")
 _TABLE = (
+    ("jax._src.compilation_cache", "_get_cache is_persistent_cache_enabled", _EVERY),
     (
         "jax._src.config",
-        """config_ext.Config config_states debug_infs debug_nans default_device
-        threefry_partitionable trace_context trace_context_names""",
+        """compilation_cache_check_contents config_ext.Config config_states debug_infs debug_nans
+        default_device threefry_partitionable trace_context trace_context_names""",
         _EVERY,
     ),
     (
@@ -78,10 +79,11 @@ _TABLE = (
     ("jax._src.random.core", "_gamma_one _shuffle choice permutation", _EVERY),
     ("jax._src.scipy.signal", "_spectral_helper", _EVERY),
     ("jax._src.sharding_impls", "ShardingContext", _EVERY),
-    ("jax._src.source_info_util", "user_frames", _EVERY),
+    ("jax._src.source_info_util", "current user_context user_frames", _EVERY),
     ("jax._src.util", "cache", _EVERY),
     ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
     ("jax.experimental.mosaic.gpu.core", "KNOWN_KERNELS", _EVERY),
+    ("jax.extend.backend", "get_backend", _EVERY),
     (
         "jax.extend.core",
         """ClosedJaxpr Jaxpr Literal Primitive Var jaxpr_as_fun jaxprs_in_params
