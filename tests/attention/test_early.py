@@ -9,6 +9,7 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _compat
+from shapeexec._compat import kernels
 from shapeexec.attention import _early
 from shapeexec.attention.backends import _device
 from tests.attention.lowering import hopper_kernels, lowered
@@ -135,6 +136,7 @@ def test_calls_that_are_lowered_at_once_compile_a_kernel_once(monkeypatch):
 def test_without_jax_s_table_of_kernels_nothing_is_compiled_early(monkeypatch):
     core = pytest.importorskip("jax.experimental.mosaic.gpu.core")
     monkeypatch.delattr(core, "KNOWN_KERNELS")
+    monkeypatch.setattr(kernels, "_known", {})
     monkeypatch.setattr(_early, "_has_gpu", lambda: True)
     with _early.compiled_early("cuda"):
         assert _compat.lowered_mosaic_kernels() == {}

@@ -28,8 +28,9 @@ CALL = Call(length=512, gradient=True, documents=True, lengths=("key_value_seq_l
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
     """JAX's cache on disk, empty."""
+    monkeypatch.setattr(kernels, "_known", {})
     folder = tmp_path / "cache"
     set_folder(str(folder))
     yield folder
