@@ -153,8 +153,9 @@ class Case:
         """What a fresh process finds; None: a rival failed, as where there is no cuDNN."""
         try:
             with tempfile.TemporaryDirectory() as folder:
-                cache = {} if self.before is None else {"JAX_COMPILATION_CACHE_DIR": folder}
+                cache: dict[str, str] = {}
                 if self.before is not None:
+                    cache = {"JAX_COMPILATION_CACHE_DIR": folder}
                     self._in_a_process(name, self.layers + MORE_LAYERS[self.before], cache)
                 return [Cost(**x) for x in self._in_a_process(name, self.layers, cache)]
         except subprocess.CalledProcessError:

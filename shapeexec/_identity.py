@@ -13,6 +13,7 @@ import struct
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -24,7 +25,7 @@ from shapeexec import _compat
 _ROOT = Path(__file__).parent
 _IMPORTED = time.time()
 _TRUSTED = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "shapeexec"))
-"""Packages whose code is known by its version, or by a digest of its sources."""
+"""Packages whose code is known by `versions`."""
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "AbstractMesh": ("axis_names", "axis_sizes", "axis_types", "abstract_device"),
@@ -246,7 +247,7 @@ def joined(kind: str, *parts: bytes) -> bytes:
 
 
 def is_trusted(module: str) -> bool:
-    """Whether a module's code is known by a version, or by `sources`."""
+    """Whether a module's code is known by `versions`."""
     return module.partition(".")[0] in _TRUSTED
 
 
@@ -317,3 +318,18 @@ def sources() -> str:
             found.update(len(part).to_bytes(8, "little"))
             found.update(part)
     return found.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """By package the versions of code that counts by name; of this library the `sources`.
+
+    Raises:
+        UnsaveableError: See `sources`.
+    """
+    return {
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "NumPy": np.__version__,
+        "ml_dtypes": metadata.version("ml_dtypes"),
+        "shapeexec": sources(),
+    }

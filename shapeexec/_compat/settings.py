@@ -77,6 +77,18 @@ def named_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
     return named | {"jax_debug_nans or jax_debug_infs": are_checked}
 
 
+def deviating_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
+    """The `named_settings` that differ from those of a process that knows none of them.
+
+    Without JAX's axis environment, which has no identity; where it matters, a mesh is set, too.
+    """
+    return {
+        name: value
+        for name, value in named_settings(fingerprint).items()
+        if name != "axis_env_state" and not is_as_unregistered(name, value)
+    }
+
+
 def is_as_unregistered(name: str, value: Any) -> bool:
     """Whether a setting has the effect that it has if it is not registered.
 

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import types
+from importlib import metadata
 
 import jax
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from jax.experimental.mosaic.gpu import core
@@ -189,14 +191,20 @@ def of_another_backend(monkeypatch):
     monkeypatch.setattr(_compat, "default_device", lambda: device)
 
 
+def set_version(monkeypatch, package):
+    original = metadata.version
+    changed = {package: "other"}
+    monkeypatch.setattr(metadata, "version", lambda name: changed.get(name) or original(name))
+
+
 CHANGES = {
     "a setting of the thread": set_x64,
     "a setting": lambda m: m.setattr(_compat, "compile_settings", lambda: {"jax_scan3": "True"}),
     "the back end": of_another_backend,
     "jax": lambda m: m.setattr(jax, "__version__", "other"),
-    "jaxlib": lambda m: m.setattr(_on_disk.metadata, "version", lambda _: "other"),
-    "NumPy": lambda m: m.setattr(_on_disk.np, "__version__", "other"),
-    "ml_dtypes": lambda m: m.setattr(_on_disk.ml_dtypes, "__version__", "other"),
+    "jaxlib": lambda m: set_version(m, "jaxlib"),
+    "NumPy": lambda m: m.setattr(np, "__version__", "other"),
+    "ml_dtypes": lambda m: set_version(m, "ml_dtypes"),
     "the sources": lambda m: m.setattr(_identity, "sources", lambda: "other"),
 }
 
@@ -206,9 +214,9 @@ def test_each_setting_and_version_is_part_of_the_name(name, monkeypatch):
     before = _on_disk._name(("key", 1))
     with monkeypatch.context() as changed:
         CHANGES[name](changed)
-        _on_disk._environment.cache_clear()
+        _on_disk._versions.cache_clear()
         assert _on_disk._name(("key", 1)) not in (before, None)
-    _on_disk._environment.cache_clear()
+    _on_disk._versions.cache_clear()
     assert _on_disk._name(("key", 1)) == before != _on_disk._name(("key", 2))
 
 
@@ -225,7 +233,7 @@ def test_what_cannot_be_encoded_has_no_name(monkeypatch):
         raise _identity.UnsaveableError("sources")
 
     monkeypatch.setattr(_identity, "sources", unknown)
-    _on_disk._environment.cache_clear()
+    _on_disk._versions.cache_clear()
     assert _on_disk._name(1) is None
 
 

@@ -11,22 +11,19 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from shapeexec import _compat
-from shapeexec._identity import sources
+from shapeexec._identity import versions
 from shapeexec.execution._compile import Outline
 from shapeexec.execution._weak_table import WeakTable
 from shapeexec.execution.saving._content import digest, digest_of_program
 from shapeexec.shape import _trees
 from shapeexec.shape._trace import Trace
 
-_NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
 _SHOWN = bool | int | str | None  # types whose strings a reader knows
 
 Parts = Mapping[str, Mapping[str, str]]
@@ -57,12 +54,8 @@ def parts_of(
     Raises:
         UnsaveableError: A part cannot be identified in another process.
     """
-    context = _compat.named_settings(outline.config)
-    settings = {
-        name: _setting_text(held)
-        for name, held in context.items()
-        if name not in _NOT_SET and not _compat.is_as_unregistered(name, held)
-    }
+    deviating = _compat.deviating_settings(outline.config)
+    settings = {name: _setting_text(held) for name, held in deviating.items()}
     return {
         "environment": environment(device_of(outline)),
         "settings": {**outline.settings, **{f"{name} here": x for name, x in settings.items()}},
@@ -150,11 +143,8 @@ def device_of(outline: Outline) -> Any:
 def environment(device: Any) -> Mapping[str, str]:
     """The versions, the sources of this library, and the machine of a device."""
     return {
-        "jax": jax.__version__,
-        "jaxlib": metadata.version("jaxlib"),
-        "NumPy": np.__version__,  # its functions count by name
+        **versions(),
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "shapeexec": sources(),
         "platform": device.platform,
         "back end": device.client.platform_version,
         "device kind": device.device_kind,

@@ -8,18 +8,12 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Hashable
-from importlib import metadata
 from typing import Any
-
-import jax
-import ml_dtypes
-import numpy as np
 
 from shapeexec import _compat, _identity
 
 _FORMAT = "shapeexec kernel, 1"
 _PREFIX = "shapeexec_kernel-"  # of the names of entries, beside those of JAX
-_NOT_SET = "axis_env_state"  # of JAX's context: where it matters, a mesh is set, too
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -56,28 +50,15 @@ def _name(key: Hashable) -> str | None:
     Such as a function of the user's, whose code may change.
     """
     try:
-        context = _compat.named_settings(_compat.config_fingerprint())
-        settings = {
-            name: value
-            for name, value in context.items()
-            if name != _NOT_SET and not _compat.is_as_unregistered(name, value)
-        }
+        settings = _compat.deviating_settings(_compat.config_fingerprint())
         backend = _compat.default_device().client.platform_version
-        parts = key, settings, _compat.compile_settings(), backend, _environment()
+        parts = key, settings, _compat.compile_settings(), backend, _versions()
         return _PREFIX + _identity.digest(parts)
     except Exception:  # whatever a value raises that is encoded: it is not known
         return None
 
 
-@functools.cache
-def _environment() -> dict[str, str]:
-    return {
-        "jax": jax.__version__,
-        "jaxlib": metadata.version("jaxlib"),
-        "NumPy": np.__version__,
-        "ml_dtypes": ml_dtypes.__version__,
-        "shapeexec": _identity.sources(),
-    }
+_versions = functools.cache(_identity.versions)
 
 
 def _written(kernel: _compat.MosaicKernel) -> bytes:
