@@ -16,6 +16,8 @@ from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
+_SECTION = 128  # rows of the heads that are taken together: see `Table.item`
+_LAST_SECTION = 512  # of the last ones
 MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -46,6 +48,11 @@ class ListRefs(NamedTuple):
     full: Ref
     counts: Ref
     order: Ref | None
+
+    @property
+    def are_in_turn(self) -> bool:
+        """Whether the rows of a head are taken one after the other."""
+        return self.order is None
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """The row at a place of a head's order; `length`: the valid length along the rows."""
@@ -85,6 +92,11 @@ class FirstTiles:
 
     of_row: int = dataclasses.field(metadata={"static": True})
     reach: Reach = dataclasses.field(metadata={"static": True})
+
+    @property
+    def are_in_turn(self) -> bool:
+        """See `ListRefs`."""
+        return self.reach.offset is None
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """See `ListRefs`."""
@@ -233,20 +245,43 @@ class Table(NamedTuple):
         return self.batch * (self.heads * self.rows)
 
     def item(self, number: Array) -> Item:
-        """Item `number`: example by example, head by head, in a head by `order` or `in_order`.
+        """Item `number`.
 
-        Programs at work at a time then share a head's operands in the second-level cache.
+        Rows of one length are taken head by head, so that the programs at work share a head's
+        operands in the second-level cache. Where rows differ, heads form sections, within which
+        the longest rows of all heads come first. Sections are small, for that cache's sake, but
+        the last one has rows enough for all programs to end together. See docs/adr/0009.
         """
-        rows, total = self.rows, self.total
-        head, row = divided(jnp.minimum(number, total - 1), rows)
+        total = self.total
+        head, row = self._head_and_place(jnp.minimum(number, total - 1))
         batch, head = divided(head, self.heads)
         lengths = self.lengths.of(batch)
-        has_one = isinstance(rows, int) and rows == 1
-        if not (has_one or self.in_order):
+        if not self._is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
             row = self.lists.row(batch, head * self.group, row, length)
         item = self._item_of(batch, head, row, lengths)
         return item._replace(batch=jnp.where(number < total, batch, -1))
+
+    @property
+    def _is_in_turn(self) -> bool:
+        """Whether a head's rows are taken one after the other."""
+        has_one_row = isinstance(self.rows, int) and self.rows == 1
+        return has_one_row or self.in_order or self.lists.are_in_turn
+
+    def _head_and_place(self, number: Array) -> tuple[Array, Array]:
+        """The head of an item, counted over all examples, and its place in the head's order."""
+        rows = self.rows
+        if self._is_in_turn:
+            return divided(number, rows)
+        assert self.batch is not None
+        all_heads, heads = self.batch * self.heads, _heads_with(_SECTION, rows)
+        last = jnp.maximum(all_heads - _heads_with(_LAST_SECTION, rows), 0)  # section's first head
+        first = divided(number, heads * rows)[0] * heads
+        is_last = number >= last * rows
+        first = jnp.where(is_last, last, first)
+        heads = jnp.where(is_last, all_heads - last, jnp.minimum(heads, last - first))
+        place, head = divided(number - first * rows, heads)
+        return first + head, place
 
     def first_item(self, batch: Array, head: Array) -> Item:
         """The item of the first row of a head."""
@@ -280,6 +315,13 @@ class Table(NamedTuple):
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
         return jnp.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
+
+
+def _heads_with(section: int, rows: Size) -> Size:
+    """The number of heads that have as many rows together; one if a head has more."""
+    if isinstance(rows, int):
+        return max(1, section // rows)
+    return jnp.maximum(divided(jnp.int32(section), rows)[0], 1)
 
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:

@@ -1,0 +1,101 @@
+"""The order in which the programs of a Hopper kernel take the rows of tiles, by arithmetic."""
+
+import heapq
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    TILE,
+    FirstTiles,
+    Item,
+    Lengths,
+    ListRefs,
+    Table,
+)
+
+PROGRAMS = 132
+CAUSAL = FirstTiles(TILE, Reach(0))
+SHAPES = [(1, 1, 1), (1, 3, 2), (4, 16, 32), (1, 16, 128), (3, 5, 7), (16, 12, 8), (2, 2, 600)]
+"""Examples, heads, and rows of a head."""
+
+
+@pytest.mark.parametrize(("batch", "heads", "rows"), SHAPES)
+@pytest.mark.parametrize("lists", [CAUSAL, FirstTiles(TILE, Reach())], ids=["causal", "full"])
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known sizes", "any sizes"])
+def test_each_row_is_one_item(batch, heads, rows, lists, in_order, is_known):
+    items = items_of(
+        lists, batch=batch, heads=heads, rows=rows, in_order=in_order, is_known=is_known
+    )
+    total = batch * heads * rows
+    found = np.stack([items.batch, items.head, items.row], 1)
+    assert (found[total:, 0] == -1).all(), "no work is left"
+    expected = np.stack(np.unravel_index(np.arange(total), (batch, heads, rows)), 1)
+    if in_order or lists is not CAUSAL:
+        np.testing.assert_array_equal(found[:total], expected)
+    np.testing.assert_array_equal(found[:total][np.lexsort(found[:total].T[::-1])], expected)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_rows_are_taken_in_the_order_of_their_heads_lists(group):
+    batch, heads, rows = 2, 20, 8
+    random = np.random.default_rng(0)
+    of_lists = batch, heads * group, rows
+    order = np.argsort(random.random(of_lists), axis=2).astype(np.int32)
+    counts = jnp.ones(of_lists, jnp.int32)
+    lists = ListRefs(counts[..., None], counts, counts, jnp.asarray(order))
+    items = items_of(lists, batch=batch, heads=heads, rows=rows, group=group)
+    for b, h in np.ndindex(batch, heads):
+        mine = (items.batch == b) & (items.head == h)
+        np.testing.assert_array_equal(items.row[mine], order[b, h * group])
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "most"), [(4, 32, 1.01), (1, 32, 1.02), (1, 128, 1.01), (16, 8, 1.03)]
+)
+def test_programs_end_together(batch, rows, most):
+    """Where the longest rows are the first of each head only, 4 x 32 rows take 1.06 of the mean."""
+    items = items_of(CAUSAL, batch=batch, heads=16, rows=rows)
+    ends = [0] * PROGRAMS
+    counts = items.count[: batch * 16 * rows]
+    for count in counts:
+        heapq.heapreplace(ends, ends[0] + int(count))
+    assert max(ends) <= most * counts.sum() / PROGRAMS
+
+
+def test_few_heads_are_at_work_at_a_time():
+    """Or their keys and values outgrow the second-level cache."""
+    items = items_of(CAUSAL, batch=8, heads=16, rows=32)
+    all_heads = items.batch * 16 + items.head
+    early = all_heads[: (8 * 16 - 16) * 32]
+    at_work = [len(set(early[i : i + PROGRAMS])) for i in range(len(early) - PROGRAMS)]
+    assert max(at_work) <= 8
+
+
+def items_of(lists, *, batch, heads, rows, group=1, in_order=False, is_known=True) -> Item:
+    """All items, and some numbers behind them."""
+
+    def item(sizes, number):
+        size = rows * TILE if is_known else sizes[1]
+        table = Table(
+            lists=lists,
+            batch=sizes[0],
+            heads=heads,
+            group=group,
+            lengths=Lengths((None, None), (size, size)),
+            side="query",
+            longest=rows,
+            has_one_column=False,
+            overhangs=False,
+            in_order=in_order,
+        )
+        return table.item(number)
+
+    numbers = jnp.arange(batch * heads * rows + 3)
+    sizes = jnp.array([batch, rows * TILE], jnp.int32)
+    made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(sizes, numbers)
+    return Item(*map(np.asarray, made))
