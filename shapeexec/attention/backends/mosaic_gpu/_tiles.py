@@ -252,27 +252,21 @@ class Table(NamedTuple):
         the longest rows of all heads come first. Sections are small, for that cache's sake, but
         the last one has rows enough for all programs to end together. See docs/adr/0009.
         """
-        total = self.total
-        head, row = self._head_and_place(jnp.minimum(number, total - 1))
+        rows, total = self.rows, self.total
+        has_one_row = isinstance(rows, int) and rows == 1
+        is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
+        find = divided if is_in_turn else self._in_sections
+        head, row = find(jnp.minimum(number, total - 1), rows)
         batch, head = divided(head, self.heads)
         lengths = self.lengths.of(batch)
-        if not self._is_in_turn:
+        if not is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
             row = self.lists.row(batch, head * self.group, row, length)
         item = self._item_of(batch, head, row, lengths)
         return item._replace(batch=jnp.where(number < total, batch, -1))
 
-    @property
-    def _is_in_turn(self) -> bool:
-        """Whether a head's rows are taken one after the other."""
-        has_one_row = isinstance(self.rows, int) and self.rows == 1
-        return has_one_row or self.in_order or self.lists.are_in_turn
-
-    def _head_and_place(self, number: Array) -> tuple[Array, Array]:
+    def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
         """The head of an item, counted over all examples, and its place in the head's order."""
-        rows = self.rows
-        if self._is_in_turn:
-            return divided(number, rows)
         assert self.batch is not None
         all_heads, heads = self.batch * self.heads, _heads_with(_SECTION, rows)
         last = jnp.maximum(all_heads - _heads_with(_LAST_SECTION, rows), 0)  # section's first head
