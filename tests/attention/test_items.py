@@ -19,7 +19,16 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 
 PROGRAMS = 132
 CAUSAL = FirstTiles(TILE, Reach(0))
-SHAPES = [(1, 1, 1), (1, 3, 2), (4, 16, 32), (1, 16, 128), (3, 5, 7), (16, 12, 8), (2, 2, 600)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 3, 2),
+    (4, 16, 32),
+    (1, 16, 128),
+    (3, 5, 7),
+    (1, 21, 32),
+    (16, 12, 8),
+    (2, 2, 600),
+]
 """Examples, heads, and rows of a head."""
 
 
@@ -38,6 +47,12 @@ def test_each_row_is_one_item(batch, heads, rows, lists, in_order, is_known):
     if in_order or lists is not CAUSAL:
         np.testing.assert_array_equal(found[:total], expected)
     np.testing.assert_array_equal(found[:total][np.lexsort(found[:total].T[::-1])], expected)
+
+
+def test_rows_without_an_order_are_taken_in_turn():
+    counts = jnp.ones((1, 1, 8), jnp.int32)
+    items = items_of(ListRefs(counts[..., None], counts, counts, None), batch=2, heads=3, rows=8)
+    np.testing.assert_array_equal(items.row[: 2 * 3 * 8], np.tile(np.arange(8), 2 * 3))
 
 
 @pytest.mark.parametrize("group", [1, 3])
