@@ -53,6 +53,15 @@ def pytest_addoption(parser):
     parser.addoption("--part", default="0/1", help="K/N: of all tests each N-th one, by their ids")
 
 
+def pytest_configure(config):
+    """Refuse to skip all tests of a GPU where they are what was asked for."""
+    if config.getoption("markexpr") == "gpu" and os.environ["JAX_PLATFORMS"] == "cpu":
+        raise pytest.UsageError(
+            "-m gpu: JAX_PLATFORMS is cpu, the tests' default, so all would be skipped; set"
+            " JAX_PLATFORMS=cuda, where a GPU is"
+        )
+
+
 def pytest_collection_modifyitems(config, items):
     """Mark slow rows, and keep the tests of `--part`.
 
