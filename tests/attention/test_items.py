@@ -91,8 +91,27 @@ def test_few_heads_are_at_work_at_a_time():
     assert max(at_work) <= 8
 
 
-def items_of(lists, *, batch, heads, rows, group=1, in_order=False, is_known=True) -> Item:
-    """All items, and some numbers behind them."""
+@pytest.mark.parametrize(
+    ("batch", "heads", "rows"),
+    [(8191, 128, 2047), (1, 1048575, 2000), (3, 127, 5_000_000), (65_000, 16, 3), (1, 2, 2**20)],
+)
+def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
+    total = batch * heads * rows
+    random = np.random.default_rng(0).integers(0, total, 500)
+    numbers = np.unique([*random, 0, total - 1, total - 512, total - 513])
+    items = items_of(CAUSAL, numbers, batch=batch, heads=heads, rows=rows, is_known=False)
+    at_once, last = max(1, 128 // rows), max(batch * heads - max(1, 512 // rows), 0)
+    first = np.where(numbers >= last * rows, last, numbers // (at_once * rows) * at_once)
+    ends = np.where(first == last, batch * heads, np.minimum(first + at_once, last))
+    place, head = np.divmod(numbers - first * rows, ends - first)
+    np.testing.assert_array_equal(items.batch * heads + items.head, first + head)
+    np.testing.assert_array_equal(items.row, rows - 1 - place)
+
+
+def items_of(
+    lists, numbers=None, *, batch, heads, rows, group=1, in_order=False, is_known=True
+) -> Item:
+    """The items of some numbers; by default of all, and of some numbers behind them."""
 
     def item(sizes, number):
         size = rows * TILE if is_known else sizes[1]
@@ -110,7 +129,7 @@ def items_of(lists, *, batch, heads, rows, group=1, in_order=False, is_known=Tru
         )
         return table.item(number)
 
-    numbers = jnp.arange(batch * heads * rows + 3)
+    numbers = np.arange(batch * heads * rows + 3) if numbers is None else numbers
     sizes = jnp.array([batch, rows * TILE], jnp.int32)
-    made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(sizes, numbers)
+    made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(sizes, np.int32(numbers))
     return Item(*map(np.asarray, made))
