@@ -8,13 +8,10 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from shapeexec import _compat, _identity
 
-_FORMAT = "shapeexec kernel, 1"
 _PREFIX = "shapeexec_kernel-"  # of the names of entries, beside those of JAX
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def kernel(
@@ -63,8 +60,8 @@ _versions = functools.cache(_identity.versions)
 
 def _written(kernel: _compat.MosaicKernel) -> bytes:
     """A digest, a line of JSON, and then the code."""
-    head: dict[str, Any] = {"format": _FORMAT, "options": kernel.options}
-    content = json.dumps(head | {"digest": kernel.digest.hex()}).encode() + b"\n" + kernel.code
+    head = json.dumps({"digest": kernel.digest.hex(), "options": kernel.options})
+    content = head.encode() + b"\n" + kernel.code
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
@@ -73,12 +70,8 @@ def _read(entry: bytes) -> _compat.MosaicKernel | None:
     digest, _, content = entry.partition(b"\n")
     if digest != hashlib.sha256(content).hexdigest().encode():
         return None
+    # Whole, so these sources wrote it: their digest is part of its name.
     line, _, code = content.partition(b"\n")
-    try:
-        head = json.loads(line)
-        if head["format"] != _FORMAT:
-            return None
-        options = tuple((str(name), bool(flag)) for name, flag in head["options"])
-        return _compat.MosaicKernel(bytes.fromhex(head["digest"]), code, options)
-    except _UNREADABLE:
-        return None
+    head = json.loads(line)
+    options = tuple((str(name), bool(flag)) for name, flag in head["options"])
+    return _compat.MosaicKernel(bytes.fromhex(head["digest"]), code, options)
