@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import re
 import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -54,11 +55,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Refuse to skip all tests of a GPU where they are what was asked for."""
-    if config.getoption("markexpr") == "gpu" and os.environ["JAX_PLATFORMS"] == "cpu":
+    """Refuse to skip the tests of a GPU where they are asked for."""
+    expression = config.getoption("markexpr")
+    if re.search(r"(?<!not )\bgpu\b", expression) and os.environ["JAX_PLATFORMS"] == "cpu":
         raise pytest.UsageError(
-            "-m gpu: JAX_PLATFORMS is cpu, the tests' default, so all would be skipped; set"
-            " JAX_PLATFORMS=cuda, where a GPU is"
+            f"-m {expression!r}: JAX_PLATFORMS is cpu, the tests' default, so tests of a GPU would"
+            " be skipped; set JAX_PLATFORMS=cuda, where there is one"
         )
 
 

@@ -119,6 +119,23 @@ print([CALLS[name].hashes() for name in {names}] == {hashes})
     assert set(entries(folder)) == before
 
 
+def test_an_entry_holds_the_whole_kernel():
+    kernel = _compat.MosaicKernel(b"\x00\xff", b"code\nand more", (("one", True), ("other", False)))
+    assert _on_disk._read("name", _on_disk._written("name", kernel)) == kernel
+
+
+def test_an_entry_of_another_name_is_like_none(folder):
+    """Such as one that was copied there by mistake."""
+    right, other = anew(CALLS["one tile"]), anew(CALLS["valid lengths"])
+    assert set(right).isdisjoint(other)
+    paths = list(entries(folder).values())
+    whole = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, [*whole[1:], whole[0]], strict=True):
+        path.write_bytes(content)
+    assert anew(CALLS["one tile"]) == right
+    assert anew(CALLS["valid lengths"]) == other
+
+
 DAMAGE = {
     "nothing": lambda content: b"",
     "no code": lambda content: content.partition(b"\n")[0],

@@ -28,7 +28,7 @@ class MaskFunction(Mask):
         function: A function of the example, the query head, and the positions of queries and keys,
             each int32 and broadcasting to the others; it returns bool elementwise. JAX must be able
             to trace it. It is static: pass the same function object to run the same graph, and pass
-            arrays as other masks, such as `Dense`, instead of closing over them.
+            arrays as masks of their own instead of closing over them.
         examples: The batch of one call. Under `jax.vmap` and `Exec.map` calls are merged into one
             batch, and b is the example's number in its own call. None: calls are not merged.
 

@@ -28,16 +28,16 @@ def kernel(
     if name is None:
         return lowered()
     content = _compat.entry_of(cache, name)
-    if content is not None and _read(content) is None:
+    if content is not None and _read(name, content) is None:
         name += "-again"  # JAX overwrites no entry, so what is damaged would stay
         content = _compat.entry_of(cache, name)
-    found = None if content is None else _read(content)
+    found = None if content is None else _read(name, content)
     if found is not None:
         _compat.know_mosaic_kernel(found)
         return found
     made = lowered()
     if made is not None:
-        _compat.add_entry(cache, name, content=_written(made))
+        _compat.add_entry(cache, name, content=_written(name, made))
     return made
 
 
@@ -58,20 +58,24 @@ def _name(key: Hashable) -> str | None:
 _versions = functools.cache(_identity.versions)
 
 
-def _written(kernel: _compat.MosaicKernel) -> bytes:
+def _written(name: str, kernel: _compat.MosaicKernel) -> bytes:
     """A digest, a line of JSON, and then the code."""
     head = json.dumps({"digest": kernel.digest.hex(), "options": kernel.options})
     content = head.encode() + b"\n" + kernel.code
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    return _digest(name, content) + b"\n" + content
 
 
-def _read(entry: bytes) -> _compat.MosaicKernel | None:
-    """The kernel that `_written` wrote; None if the entry is damaged."""
+def _read(name: str, entry: bytes) -> _compat.MosaicKernel | None:
+    """The kernel that `_written` wrote; None if the entry is damaged, or another one's."""
     digest, _, content = entry.partition(b"\n")
-    if digest != hashlib.sha256(content).hexdigest().encode():
+    if digest != _digest(name, content):
         return None
     # Whole, so these sources wrote it: their digest is part of its name.
     line, _, code = content.partition(b"\n")
     head = json.loads(line)
     options = tuple((str(name), bool(flag)) for name, flag in head["options"])
     return _compat.MosaicKernel(bytes.fromhex(head["digest"]), code, options)
+
+
+def _digest(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + content).hexdigest().encode()
