@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from shapeexec import _compat, _identity
 
@@ -27,11 +28,7 @@ def kernel(
     name = None if cache is None else _name(key)
     if name is None:
         return lowered()
-    content = _compat.entry_of(cache, name)
-    if content is not None and _read(name, content) is None:
-        name += "-again"  # JAX overwrites no entry, so what is damaged would stay
-        content = _compat.entry_of(cache, name)
-    found = None if content is None else _read(name, content)
+    found, name = _found(cache, name)
     if found is not None:
         _compat.know_mosaic_kernel(found)
         return found
@@ -39,6 +36,16 @@ def kernel(
     if made is not None:
         _compat.add_entry(cache, name, content=_written(name, made))
     return made
+
+
+def _found(cache: Any, name: str) -> tuple[_compat.MosaicKernel | None, str]:
+    """The kernel of an entry, if there is one, and the name under which it may be added."""
+    for entry in (name, f"{name}-again"):  # JAX overwrites no entry, so what is damaged stays
+        content = _compat.entry_of(cache, entry)
+        found = None if content is None else _read(entry, content)
+        if content is None or found is not None:
+            return found, entry
+    return None, f"{name}-again"
 
 
 def _name(key: Hashable) -> str | None:
@@ -73,7 +80,7 @@ def _read(name: str, entry: bytes) -> _compat.MosaicKernel | None:
     # Whole, so these sources wrote it: their digest is part of its name.
     line, _, code = content.partition(b"\n")
     head = json.loads(line)
-    options = tuple((str(name), bool(flag)) for name, flag in head["options"])
+    options = tuple((str(option), bool(flag)) for option, flag in head["options"])
     return _compat.MosaicKernel(bytes.fromhex(head["digest"]), code, options)
 
 
