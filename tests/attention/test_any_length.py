@@ -317,7 +317,7 @@ def test_lists_that_examples_share_and_lists_of_their_own_are_read_by_other_kern
 
 
 NAMES = {
-    "T": ("q", "out", "d_out", "d_q", "total", "rows", "delta", "statistics_0"),
+    "T": ("q", "out", "d_out", "d_q", "total", "rows", "addend", "statistics_0"),
     "S": ("k", "v", "d_k", "d_v"),
 }
 

@@ -87,16 +87,16 @@ LOOSE = {"is_backward": True, "deterministic": False}
         (CAUSAL, BACK, "mosaic_gpu"),
         (FULL, BACK | HEAD_64, "mosaic_gpu"),
         # Backward, and the bits may differ.
-        (CAUSAL, LOOSE, "cudnn"),
-        (FULL, LOOSE, "cudnn"),
-        (FULL, LOOSE | HEAD_64 | {"dtype": "float16"}, "cudnn"),
-        (FULL & sx.SlidingWindow(4095, None), LOOSE, "cudnn"),
-        (WINDOW, LOOSE, "cudnn"),
+        (CAUSAL, LOOSE, "mosaic_gpu"),
+        (FULL, LOOSE, "mosaic_gpu"),
+        (FULL, LOOSE | HEAD_64 | {"dtype": "float16"}, "mosaic_gpu"),
+        (FULL & sx.SlidingWindow(4095, None), LOOSE, "mosaic_gpu"),
+        (WINDOW, LOOSE, "mosaic_gpu"),
         (DENSE, LOOSE, "mosaic_gpu"),
         (sx.Dilated(2), LOOSE, "mosaic_gpu"),
         (sx.Documents(np.zeros((1, 4096), np.int32)), LOOSE, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"is_ragged": True}, "mosaic_gpu"),
-        (CAUSAL, LOOSE | {"query_size": 2048, "key_size": 2048}, "cudnn"),
+        (CAUSAL, LOOSE | {"query_size": 2048, "key_size": 2048}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"query_size": 1024, "key_size": 1024}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"logsumexp_gradient": True}, "mosaic_gpu"),
         (CAUSAL, LOOSE | {"query_size": 4095, "key_size": 4095}, "mosaic_gpu"),
@@ -145,11 +145,18 @@ def test_a_refusal_of_one_leads_to_the_next(device, platform, capability, change
 
 
 def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
-    back = dataclasses.replace(CALL, is_backward=True)
-    assert candidates(back, CAUSAL, platform="cuda", capability=HOPPER) == (
+    narrow = dataclasses.replace(CALL, **HEAD_64)
+    assert candidates(narrow, CAUSAL, platform="cuda", capability=HOPPER) == (
         "cudnn",
         "mosaic_gpu",
         "triton",
+        "xla",
+    )
+    back = dataclasses.replace(narrow, is_backward=True)
+    assert candidates(back, CAUSAL, platform="cuda", capability=HOPPER) == (
+        "mosaic_gpu",
+        "triton",
+        "cudnn",
         "xla",
     )
     assert candidates(back, CAUSAL, platform="cuda", capability=AMPERE) == (

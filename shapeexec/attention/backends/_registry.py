@@ -87,13 +87,6 @@ _DENSE = frozenset({"full", "causal"})
 # Below 2,048 our kernels take as long or less, and cuDNN's calls cost the host more.
 _FASTER_CUDNN = (
     Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64}), shortest=2048),
-    Faster(
-        HOPPER,
-        is_backward=True,
-        kinds=_DENSE | {"band"},
-        head_sizes=frozenset({64, 128}),
-        shortest=2048,
-    ),
 )
 REGISTERED = (
     Registration(name="mosaic_gpu", platforms=("cuda",)),

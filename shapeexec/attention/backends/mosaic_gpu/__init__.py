@@ -166,16 +166,16 @@ class MosaicGpu:
         d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
         by_key = prepared.sparsity(side="key")
         if self.fuses(config, work, queries=queries, deterministic=deterministic):
-            delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
-            rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
+            addend = jnp.where(dead, 0.0, jnp.pad(-_sum_of_products(out, d_out), to_whole))
+            rows = Rows(of_weights, functools.reduce(operator.add, d_logsumexps, addend))
             d_q, d_k, d_v = backward_at_once(
                 config, by_key, rows=rows, **arrays, d_out=ends["d_out"]
             )
         else:
-            d_q, delta = backward_of_queries(
+            d_q, addend = backward_of_queries(
                 config, by_query, of_weights=of_weights, d_logsumexp=d_logsumexps, **arrays, **ends
             )
-            rows = Rows(of_weights, delta)
+            rows = Rows(of_weights, addend)
             d_k, d_v = backward_of_keys(config, by_key, rows=rows, **arrays, d_out=ends["d_out"])
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
@@ -378,6 +378,6 @@ def _missing_columns(size: int) -> int:
     return 0 if size % 64 == 0 or (size < 64 and size % 8 == 0) else -size % 64
 
 
-def _delta(out: Array, d_out: Array) -> Array:
+def _sum_of_products(out: Array, d_out: Array) -> Array:
     product = out.astype(np.float32) * d_out.astype(np.float32)
     return product.sum(-1).transpose(0, 2, 1)

@@ -26,12 +26,12 @@ class Rows:
 
     Attributes:
         of_weights: The arguments of `weigh`; see `Weights.of_gradient`.
-        delta: The number subtracted from each gradient of a weight: the sum of the output times its
-            gradient, less the gradient of the log-sum-exp. The kernel for queries computes it.
+        addend: The number added to each gradient of a weight: the gradient of the log-sum-exp, less
+            the sum of the output times its gradient. The kernel for queries computes it.
     """
 
     of_weights: list[Array]
-    delta: Array
+    addend: Array
 
 
 jax.tree_util.register_dataclass(Rows)

@@ -256,10 +256,10 @@ class _Kernel:
     def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
         """Send a head's queries; return where the next ones begin, and what is to be settled."""
         ours = functools.partial(Source, batch=item.batch, head=item.head, length=item.query_length)
-        *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
+        *of_weights, addend = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
         vectors = [*of_weights, *self.elements.sources(item)]
         query = ours(self.q, vectors=vectors).located()
-        d_out = ours(self.d_out, vectors=[delta]).located()
+        d_out = ours(self.d_out, vectors=[addend]).located()
 
         def step(i: Array, _: tuple[Owed, Owed]) -> tuple[Owed, Owed]:
             first = self.block.queue.table.first_column(item, i, PIECE)
@@ -289,9 +289,8 @@ class _Kernel:
             here = in_loop(slot, before)
             summand = Summand(item, position - 1, before, i > 0)
             piece = _Piece(item, rule, i, places, here, summand)
-            gradients = functools.partial(self._gradients, piece)
-            weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
-            products.add(sums[1], weight, self.d_outs.tiles.at[places[1]])
+            gradients = functools.partial(self._gradients, piece, sums[1])
+            d_score = products.hold(gradients, _SHAPE, _SHAPE)
             self.into.share(position, d_score, item.key_length - first_key)
             products.add(sums[0], d_score, self.queries.tiles.at[places[0]])
             begins = self.queries.begins[places[0]]
@@ -308,8 +307,13 @@ class _Kernel:
         self.into.close(item)
         return start + count
 
-    def _gradients(self, piece: "_Piece", scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
-        """The weights of a piece and the gradients of its scores, both [keys, queries]."""
+    def _gradients(self, piece: "_Piece", value_sum: Ref, scores: Ref, d_weights: Ref) -> Array:
+        """The gradients of a piece's scores, [keys, queries]; starts the product that adds to dv.
+
+        That one runs while these gradients are computed. The gradients of the weights are added up
+        from `Rows.addend` on, not from 0: it is loaded while the scores are made, and takes no
+        addition.
+        """
         products, form = self.block.products, self.config.weights
         place, place_of_d_out = piece.places
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
@@ -319,6 +323,8 @@ class _Kernel:
 
         start = functools.partial(products.add, scores, key, query.transpose((1, 0)))
         self.into.add(piece.before, self.keys.at[piece.slot], start)
+        addend = loaded(self.d_outs.vectors[0].at[place_of_d_out])
+        products.write(d_weights, along_columns(addend, _SHAPE))
         # To save registers, one loop serves full and partial tiles, and the mask is applied before
         # the next product starts.
         score = piece.rule.biased(self.queries.begins, place, products.read(scores))
@@ -329,10 +335,8 @@ class _Kernel:
         vectors = self.queries.vectors[: len(self.rows.of_weights)]
         of_weights = (loaded(vector.at[place]) for vector in vectors)
         weight = form.weigh(score, along_columns, *of_weights)
-        delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
-        d_weight = products.read(d_weights)
-        d_score = weight * (d_weight - along_columns(delta, _SHAPE))
-        return weight.astype(query.dtype), d_score.astype(query.dtype)
+        products.add(value_sum, weight.astype(query.dtype), d_out)
+        return (weight * products.read(d_weights, pending=1)).astype(query.dtype)
 
     def _masked(self, rule: ItemElements, place: Array, score: Array) -> Array:
         allowed = rule.allows(self.queries.begins[place], place, _SHAPE)

@@ -1,7 +1,7 @@
 """The backward pass for queries: a persistent kernel over lists by query.
 
 Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. The output
-passes before the values, to compute delta for both kernels: a separate pass over output and
+passes before the values, to compute `Rows.addend` for both kernels: a separate pass over output and
 gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
 """
 
@@ -56,13 +56,13 @@ def backward_of_queries(
     out: Array,
     d_out: Array,
 ) -> list[Array]:
-    """The gradient of the queries, from lists by query, and `Rows.delta`; 0 behind valid lengths.
+    """The gradient of the queries, from lists by query, and `Rows.addend`; 0 behind valid lengths.
 
     Args:
         config: The static part of the call.
         sparsity: The tiles, in lists by query.
         of_weights: See `Rows`.
-        d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.delta`; or an empty list.
+        d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.addend`; or an empty list.
         q: Queries.
         k: Keys.
         v: Values.
@@ -91,13 +91,13 @@ def backward_of_queries(
         },
         outputs={
             "d_q": jax.ShapeDtypeStruct(q.shape, q.dtype),
-            "delta": jax.ShapeDtypeStruct(whole, jnp.float32),
+            "addend": jax.ShapeDtypeStruct(whole, jnp.float32),
         },
         scratch={
             "queries": tile((slots, TILE, key_columns)),
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": of_rows,
-            "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
+            "addends": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # 0 * padding may be NaN, so clear keys and values behind the valid length.
             "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             "values": ring(columns=value_columns),
@@ -144,11 +144,11 @@ class _Kernel:
     out: Ref
     d_out: Ref
     d_q: Ref
-    delta: Ref
+    addend: Ref
     queries: Ref
     d_outs: Ref
     of_rows: list[Ref]
-    deltas: Ref
+    addends: Ref
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries and of their numbers."""
@@ -169,7 +169,7 @@ class _Kernel:
         fits = self.block.queue.table.fits(self.keys.steps * PIECE)
         following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
-        # Nothing is to be cleared: `_delta` ignores rows behind the valid length.
+        # Nothing is to be cleared: `_addend` ignores rows behind the valid length.
         output = Source(self.out, item.batch, item.head, (item.row + 1) * TILE).located()
 
         def send_output(piece: Array, _: None) -> None:
@@ -211,23 +211,23 @@ class _Kernel:
         valid = item.query_length - first_query
         at_key, at_value = start
         outputs = self._outputs(item)
-        delta = self._delta(slot, at_value, outputs, valid)
+        addend = self._addend(slot, at_value, outputs, valid)
         shared = self.queries.at[slot, mine]
         summed = functools.partial(
-            self._sum, item, slot, (at_key, at_value + outputs), first_query, delta
+            self._sum, item, slot, (at_key, at_value + outputs), first_query, addend
         )
         total = self.block.products.hold(summed, (ROWS, self.config.columns[0]))
-        self.deltas[warpgroup] = delta
+        self.addends[warpgroup] = addend
         store_sum(total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
-        place = self.delta.at[item.batch, item.head, pl.ds(first_query, ROWS)]
-        plgpu.copy_smem_to_gmem(self.deltas.at[warpgroup], place, commit_group=False)
+        place = self.addend.at[item.batch, item.head, pl.ds(first_query, ROWS)]
+        plgpu.copy_smem_to_gmem(self.addends.at[warpgroup], place, commit_group=False)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return self._behind(item, start)
 
-    def _delta(self, slot: Array, start: Array, outputs: Array, valid: Array) -> Array:
-        """`Rows.delta` of this warpgroup's queries, from the output in the ring at `start`."""
+    def _addend(self, slot: Array, start: Array, outputs: Array, valid: Array) -> Array:
+        """`Rows.addend` of this warpgroup's queries, from the output in the ring at `start`."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
 
@@ -243,18 +243,18 @@ class _Kernel:
                 total += (output * d_output).sum(axis=1)
             return total
 
-        def step(piece: Array, delta: Array) -> Array:
+        def step(piece: Array, total: Array) -> Array:
             # One after the other: with wide heads the ring has room for a single piece.
             place = self.values.receive(start + piece)
-            delta = branch(piece == warpgroup, lambda: summed(place), lambda: delta)
+            total = branch(piece == warpgroup, lambda: summed(place), lambda: total)
             self.values.release(start + piece)
-            return delta
+            return total
 
-        delta = lax.fori_loop(0, outputs, step, vector(0.0, ROWS))
+        addend = -lax.fori_loop(0, outputs, step, vector(0.0, ROWS))
         for ref in self.of_rows[len(self.rows[0]) :]:
-            delta -= load(ref.at[slot, rows], of="rows", where="shared")
+            addend += load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.
-        return clear_rows(valid, delta)
+        return clear_rows(valid, addend)
 
     def _sum(
         self,
@@ -262,7 +262,7 @@ class _Kernel:
         slot: Array,
         start: tuple[Array, Array],
         first_query: Array,
-        delta: Array,
+        addend: Array,
         total: Ref,
     ) -> Array:
         """The sum of dq over the keys in the ring from `start` on, f32[queries, columns]."""
@@ -287,7 +287,7 @@ class _Kernel:
                 weight = self.config.weights.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
-                return (weight * (d_weight - along_rows(delta, _SHAPE))).astype(query.dtype)
+                return (weight * (d_weight + along_rows(addend, _SHAPE))).astype(query.dtype)
 
             products.add(total, products.hold(gradient, _SHAPE, _SHAPE), key)
             begins = self.keys.begins[place]
