@@ -106,11 +106,11 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
         pytest.param(few(queries=4, heads=6, mask=PAIRS), 2, id="few queries, an array"),
         pytest.param(few(queries=9, heads=8), 2, id="nine queries of four heads"),
         pytest.param(few(queries=1, heads=142), 2, id="one query of 71 heads"),
-        pytest.param(gradient(200, 192), 3, id="wide heads, others of values"),
+        pytest.param(gradient(200, 192), 4, id="wide heads, others of values"),
         pytest.param(
             gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow
         ),
-        pytest.param(gradient(256), 3, id="heads of 256", marks=pytest.mark.slow),
+        pytest.param(gradient(256), 4, id="heads of 256", marks=pytest.mark.slow),
     ],
 )
 def test_each_kernel_lowers(program, kernels):

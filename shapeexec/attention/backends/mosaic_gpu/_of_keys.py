@@ -48,6 +48,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Ite
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 _SHAPE = (ROWS, PIECE)
+_MOST_COLUMNS = 256  # of dk and dv together, whose sums fit into registers
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -59,8 +60,12 @@ def backward_of_keys(
     The contributions of a group's query heads to their key head are summed here, head by head.
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
-    outputs = {"d_k": k, "d_v": v}
-    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs=outputs)
+    launched = functools.partial(_launched, config, sparsity, rows=rows, inputs=inputs)
+    if sum(config.columns) <= _MOST_COLUMNS:
+        return launched(outputs={"d_k": k, "d_v": v})
+    # Else the compiler spills the sums, and waits for each product by itself: to make the scores
+    # once more takes less.
+    return [*launched(outputs={"d_k": k}), *launched(outputs={"d_v": v})]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -173,11 +178,11 @@ class _Kernel:
     k: Ref
     v: Ref
     d_out: Ref
-    d_k: Ref
-    d_v: Ref
     keys: Ref
     values: Ref
     into: IntoQueries | NotIntoQueries
+    d_k: Ref | None = None  # None: another kernel makes it
+    d_v: Ref | None = None
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's keys and values."""
@@ -208,19 +213,22 @@ class _Kernel:
         first_key = item.row * TILE + warpgroup * ROWS
 
         def summed(*sums: Ref) -> tuple[Any, ...]:
-            of_head = functools.partial(self._sum_head, slot, first_key, sums)
+            key_sum = None if self.d_k is None else sums[0]
+            value_sum = None if self.d_v is None else sums[-1]
+            of_head = functools.partial(self._sum_head, slot, first_key, (key_sum, value_sum))
             return self._each_head(item, start, of_head), *map(products.read, sums)
 
-        shapes = ((ROWS, columns) for columns in self.config.columns)
-        end, key_sum, value_sum = products.hold(summed, *shapes)
+        every = zip((self.d_k, self.d_v), (self.keys, self.values), strict=True)
+        made = [(ref, shared.at[slot, mine]) for ref, shared in every if ref is not None]
+        end, *totals = products.hold(summed, *(shared.shape for _, shared in made))
         self.into.leave()
         valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
-        scale = self.config.signature.scale
-        store_sum(key_sum, valid, self.keys.at[slot, mine], scale=scale)
-        store_sum(value_sum, valid, self.values.at[slot, mine])
-        copy_out(self.keys.at[slot, mine], self.d_k, at)
-        copy_out(self.values.at[slot, mine], self.d_v, at)
+        for total, (ref, shared) in zip(totals, made, strict=True):
+            scale = self.config.signature.scale if ref is self.d_k else 1.0
+            store_sum(total, valid, shared, scale=scale)
+        for ref, shared in made:
+            copy_out(shared, ref, at)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return end
@@ -271,7 +279,7 @@ class _Kernel:
         return start + item.pieces(PIECE), last
 
     def _sum_head(
-        self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
+        self, slot: Array, first_key: Array, sums: "_Sums", item: Item, start: Array
     ) -> Array:
         """Add the sums over the queries of one head to `sums`; return where the next head's begin.
 
@@ -289,10 +297,12 @@ class _Kernel:
             here = in_loop(slot, before)
             summand = Summand(item, position - 1, before, i > 0)
             piece = _Piece(item, rule, i, places, here, summand)
-            gradients = functools.partial(self._gradients, piece, sums[1])
-            d_score = products.hold(gradients, _SHAPE, _SHAPE)
-            self.into.share(position, d_score, item.key_length - first_key)
-            products.add(sums[0], d_score, self.queries.tiles.at[places[0]])
+            gradients = functools.partial(self._gradients, piece, sums)
+            key_sum, shapes = sums[0], [_SHAPE] * (1 if sums[0] is None else 2)
+            d_score = products.hold(gradients, *shapes)
+            if key_sum is not None:
+                self.into.share(position, d_score, item.key_length - first_key)
+                products.add(key_sum, d_score, self.queries.tiles.at[places[0]])
             begins = self.queries.begins[places[0]]
             products.wait()
             self.queries.release(position)
@@ -307,12 +317,20 @@ class _Kernel:
         self.into.close(item)
         return start + count
 
-    def _gradients(self, piece: "_Piece", value_sum: Ref, scores: Ref, d_weights: Ref) -> Array:
+    def _gradients(
+        self, piece: "_Piece", sums: "_Sums", scores: Ref, d_weights: Ref | None = None
+    ) -> Array | None:
         """The gradients of a piece's scores, [keys, queries]; starts the product that adds to dv.
 
         That one runs while these gradients are computed. The gradients of the weights are added up
         from `Rows.addend` on, not from 0: it is loaded while the scores are made, and takes no
         addition.
+
+        Args:
+            piece: The piece.
+            sums: Where dv is added up.
+            scores: An accumulator.
+            d_weights: Another one; None: dk is not made, so no gradient is returned.
         """
         products, form = self.block.products, self.config.weights
         place, place_of_d_out = piece.places
@@ -323,24 +341,38 @@ class _Kernel:
 
         start = functools.partial(products.add, scores, key, query.transpose((1, 0)))
         self.into.add(piece.before, self.keys.at[piece.slot], start)
-        addend = loaded(self.d_outs.vectors[0].at[place_of_d_out])
-        products.write(d_weights, along_columns(addend, _SHAPE))
+        if d_weights is not None:
+            addend = loaded(self.d_outs.vectors[0].at[place_of_d_out])
+            products.write(d_weights, along_columns(addend, _SHAPE))
         # To save registers, one loop serves full and partial tiles, and the mask is applied before
         # the next product starts.
-        score = piece.rule.biased(self.queries.begins, place, products.read(scores))
-        masked = functools.partial(self._masked, piece.rule, place)
-        is_partial = piece.index >= piece.item.full_pieces(PIECE)
-        score = branch(is_partial, masked, lambda x: x, score)
-        products.add(d_weights, value, d_out.transpose((1, 0)))
+        score = self._masked(piece, products.read(scores))
+        if d_weights is not None:
+            products.add(d_weights, value, d_out.transpose((1, 0)))
         vectors = self.queries.vectors[: len(self.rows.of_weights)]
-        of_weights = (loaded(vector.at[place]) for vector in vectors)
-        weight = form.weigh(score, along_columns, *of_weights)
-        products.add(value_sum, weight.astype(query.dtype), d_out)
-        return (weight * products.read(d_weights, pending=1)).astype(query.dtype)
+        weight = form.weigh(score, along_columns, *(loaded(x.at[place]) for x in vectors))
+        if sums[1] is not None:
+            products.add(sums[1], weight.astype(query.dtype), d_out)
+        if d_weights is None:
+            return None
+        d_weight = products.read(d_weights, pending=0 if sums[1] is None else 1)
+        return (weight * d_weight).astype(query.dtype)
 
-    def _masked(self, rule: ItemElements, place: Array, score: Array) -> Array:
-        allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
-        return choose(allowed, score, self.config.weights.masked)
+    def _masked(self, piece: "_Piece", scores: Array) -> Array:
+        """Scores with mask and bias; full tiles need no mask."""
+        place, rule = piece.places[0], piece.rule
+
+        def masked(score: Array) -> Array:
+            allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
+            return choose(allowed, score, self.config.weights.masked)
+
+        is_partial = piece.index >= piece.item.full_pieces(PIECE)
+        biased = rule.biased(self.queries.begins, place, scores)
+        return branch(is_partial, masked, lambda x: x, biased)
+
+
+_Sums = tuple[Ref | None, Ref | None]
+"""The accumulators of dk and dv; None: another kernel makes it."""
 
 
 @dataclasses.dataclass(frozen=True)
