@@ -41,7 +41,7 @@ def kernels_of(loss, *arguments, size=128):
         (FULL_TILES, 128, True, {"deterministic": False}, 2),
         (FULL_TILES, 64, True, {"deterministic": False}, 2),
         (FULL_TILES, 40, True, {"deterministic": False}, 2),
-        (FULL_TILES, 136, True, {"deterministic": False}, 3),
+        (FULL_TILES, 136, True, {"deterministic": False}, 4),
         (FULL_TILES, 128, False, {"deterministic": False}, 3),
         (FULL_TILES, 128, False, {"deterministic": False, "expected_density": 0.5}, 2),
         (FULL_TILES, 128, False, {"deterministic": False, "expected_density": 0.49}, 3),
