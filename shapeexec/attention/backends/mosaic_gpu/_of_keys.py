@@ -1,8 +1,9 @@
 """The backward pass for keys and values, or for all three: a persistent kernel over lists by key.
 
-Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
-head of the group. Scores are made with keys as rows, so that weights and their gradients are
-multiplied from registers. Code shared with the kernel for queries is in `_gradients`.
+Each of two warpgroups sums dk and dv of 64 keys in registers, or one of the two if heads are wide,
+while queries pass by, head after head of the group. Scores are made with keys as rows, so that
+weights and their gradients are multiplied from registers. Code shared with the kernel for queries
+is in `_gradients`.
 """
 
 # Pallas and cuDNN have partly unknown types.
