@@ -139,9 +139,9 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             best one for device and shapes. Forward-mode derivatives (`jax.jvp`) run on `xla`.
         return_residual: Whether to return the log-sum-exp of the scores too.
         deterministic: Whether equal calls give equal bits; None: True. If False, the gradient may
-            add partial sums in any order where that is faster: by cuDNN for full and causal masks,
-            by one kernel instead of two where many tiles have work; see docs/attention.md. In Flax
-            True means no dropout, so together with a rate it is refused.
+            add partial sums in any order where that is faster: by one kernel instead of two where
+            many tiles have work, or by cuDNN; see docs/attention.md. In Flax True means no dropout,
+            so together with a rate it is refused.
         dropout_rate: The probability that a weight becomes 0, in [0, 1); the others are divided by
             1 - dropout_rate. It costs a second pass over the scores.
         dropout_key: A key of `jax.random`. The dropped weights depend only on it: they are the

@@ -153,7 +153,14 @@ def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
         "xla",
     )
     back = dataclasses.replace(narrow, is_backward=True)
+    # Under jax 0.10 there is no mosaic_gpu.
     assert candidates(back, CAUSAL, platform="cuda", capability=HOPPER) == (
+        "mosaic_gpu",
+        "cudnn",
+        "triton",
+        "xla",
+    )
+    assert candidates(back, DENSE, platform="cuda", capability=HOPPER) == (
         "mosaic_gpu",
         "triton",
         "cudnn",
@@ -366,7 +373,7 @@ def test_a_model_of_12_layers_holds_each_kernel_once(device, deterministic):
     x = jnp.zeros((1, 2048, 5, 128), jnp.bfloat16)
     program = lowered(layers(12, None, deterministic=deterministic), x, platform="cuda")
     ours = program.count("@mosaic_gpu_v2(")
-    assert (ours, program.count(GRADIENT)) == ((3, 0) if deterministic else (1, 1))
+    assert (ours, program.count(GRADIENT)) == ((3, 0) if deterministic else (2, 0))
     for name in ("_attention_forward", "_attention_gradient"):
         assert len(re.findall(rf"func\.func private @{name}\b", program)) == 1
         assert len(re.findall(rf"call @{name}\b", program)) == 12

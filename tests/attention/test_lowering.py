@@ -107,6 +107,8 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
         pytest.param(few(queries=9, heads=8), 2, id="nine queries of four heads"),
         pytest.param(few(queries=1, heads=142), 2, id="one query of 71 heads"),
         pytest.param(gradient(200, 192), 4, id="wide heads, others of values"),
+        pytest.param(gradient(192, 128), 4, id="wide keys", marks=pytest.mark.slow),
+        pytest.param(gradient(192, 64), 3, id="wide keys, narrow values", marks=pytest.mark.slow),
         pytest.param(
             gradient(128, bias=ALiBi.for_heads(2)), 4, id="a bias", marks=pytest.mark.slow
         ),

@@ -275,8 +275,9 @@ def test_no_warpgroup_overwrites_what_another_reads(at_once, size):
     np.testing.assert_allclose(out, want, atol=tolerance(case.dtype, loose=BLOCKED))
 
 
-def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
-    case = Case("", Causal(), queries=64, keys=64, heads=(1, 1))
+@pytest.mark.parametrize(("queries", "keys"), [(64, 64), (130, 264)])
+def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores(queries, keys):
+    case = Case("", Causal(), queries=queries, keys=keys, heads=(1, 1))
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
     q, k, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
     work, signature = case.work(), case.signature

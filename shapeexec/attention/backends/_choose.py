@@ -40,10 +40,11 @@ def candidates(
         diagonal_of(mask, queries=signature.query_size, keys=signature.key_size) if on_gpu else None
     )
     faster = (
-        row.name
+        name
         for row in REGISTERED
-        if band is not None
-        and any(calls.covers(signature, band.kind, capability=capability) for calls in row.faster)
+        for calls in row.faster
+        if band is not None and calls.covers(signature, band.kind, capability=capability)
+        for name in (*calls.after, row.name)
     )
     tried = (row.name for row in REGISTERED if row.is_tried(platform, capability=capability))
     return tuple(dict.fromkeys((*faster, *tried)))

@@ -29,6 +29,7 @@ class Faster:
         kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
         head_sizes: Head sizes, the same for queries and values.
         shortest: The least T and S. Below, another back end was measured to be as fast, or none.
+        after: The names of back ends that are faster yet: they are tried before it.
     """
 
     capability: tuple[int, int]
@@ -36,6 +37,7 @@ class Faster:
     kinds: frozenset[str]
     head_sizes: frozenset[int]
     shortest: int
+    after: tuple[str, ...] = ()
 
     def covers(
         self, signature: Signature, kind: str, *, capability: tuple[int, int] | None
@@ -59,8 +61,8 @@ class Registration:
         name: The name of the back end and of its package.
         platforms: Where it is tried for calls without `implementation=`, in the order of the rows;
             None: on all platforms.
-        faster: Calls for which it is tried before all others. The measurements are in
-            docs/attention.md.
+        faster: Calls for which it is tried before all others, but those of `Faster.after`. The
+            measurements are in docs/attention.md.
         makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
             back end that runs anywhere suffices.
         newest: The newest compute capability for which it is tried without being named; None: no
@@ -87,6 +89,14 @@ _DENSE = frozenset({"full", "causal"})
 # Below 2,048 our kernels take as long or less, and cuDNN's calls cost the host more.
 _FASTER_CUDNN = (
     Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64}), shortest=2048),
+    Faster(
+        HOPPER,
+        is_backward=True,
+        kinds=_DENSE | {"band"},
+        head_sizes=frozenset({64, 128}),
+        shortest=2048,
+        after=("mosaic_gpu",),
+    ),
 )
 REGISTERED = (
     Registration(name="mosaic_gpu", platforms=("cuda",)),

@@ -1,8 +1,8 @@
 """Code shared by the kernels of the backward pass, and `Rows`, their numbers per query.
 
-Two kernels are deterministic: one computes dq, the other dk and dv. Both recompute the scores and
-their gradients, and each result is summed by one program in the order of a list; no sum crosses
-programs. Without determinism the second one may compute dq too. Source of
+Two kernels are deterministic: one computes dq, the other dk and dv, or wide heads have one for each
+of these. All recompute the scores, and each result is summed by one program in the order of a list;
+no sum crosses programs. Without determinism the second one may compute dq too. Source of
 the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
