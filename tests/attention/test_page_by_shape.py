@@ -85,8 +85,8 @@ def test_the_table_has_these_rows():
 @pytest.mark.parametrize("name", CALLS)
 def test_each_row_tells_what_is_chosen(name, device):
     device(_device.HOPPER)
+    forward, backward = ROWS[name]
     for mask, changes in CALLS[name]:
-        forward, backward = ROWS[name]
         chosen = []
         for is_backward, deterministic in ((False, True), (True, True), (True, False)):
             asked = {"is_backward": is_backward, "deterministic": deterministic} | changes

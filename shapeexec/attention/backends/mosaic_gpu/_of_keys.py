@@ -288,7 +288,7 @@ class _Kernel:
         adds to dq the product for piece i - 1, whose gradients both warpgroups have shared by then.
         So each step passes on where its queries begin, and the last piece is added after the loop.
         """
-        products = self.block.products
+        products, (key_sum, value_sum) = self.block.products, sums
         rule = self.elements.of_item(item, first_key, ROWS)
 
         def step(i: Array, before: Array) -> Array:
@@ -298,8 +298,8 @@ class _Kernel:
             here = in_loop(slot, before)
             summand = Summand(item, position - 1, before, i > 0)
             piece = _Piece(item, rule, i, places, here, summand)
-            gradients = functools.partial(self._gradients, piece, sums)
-            key_sum, shapes = sums[0], [_SHAPE] * (1 if sums[0] is None else 2)
+            gradients = functools.partial(self._gradients, piece, value_sum)
+            shapes = [_SHAPE] if key_sum is None else [_SHAPE, _SHAPE]
             d_score = products.hold(gradients, *shapes)
             if key_sum is not None:
                 self.into.share(position, d_score, item.key_length - first_key)
@@ -319,7 +319,7 @@ class _Kernel:
         return start + count
 
     def _gradients(
-        self, piece: "_Piece", sums: "_Sums", scores: Ref, d_weights: Ref | None = None
+        self, piece: "_Piece", value_sum: Ref | None, scores: Ref, d_weights: Ref | None = None
     ) -> Array | None:
         """The gradients of a piece's scores, [keys, queries]; starts the product that adds to dv.
 
@@ -329,9 +329,10 @@ class _Kernel:
 
         Args:
             piece: The piece.
-            sums: Where dv is added up.
-            scores: An accumulator.
-            d_weights: Another one; None: dk is not made, so no gradient is returned.
+            value_sum: The accumulator of dv; None: another kernel makes it.
+            scores: The accumulator of the scores.
+            d_weights: That of the gradients of the weights; None: another kernel makes dk, and no
+                gradients are returned.
         """
         products, form = self.block.products, self.config.weights
         place, place_of_d_out = piece.places
@@ -352,11 +353,11 @@ class _Kernel:
             products.add(d_weights, value, d_out.transpose((1, 0)))
         vectors = self.queries.vectors[: len(self.rows.of_weights)]
         weight = form.weigh(score, along_columns, *(loaded(x.at[place]) for x in vectors))
-        if sums[1] is not None:
-            products.add(sums[1], weight.astype(query.dtype), d_out)
+        if value_sum is not None:
+            products.add(value_sum, weight.astype(query.dtype), d_out)
         if d_weights is None:
             return None
-        d_weight = products.read(d_weights, pending=0 if sums[1] is None else 1)
+        d_weight = products.read(d_weights, pending=0 if value_sum is None else 1)
         return (weight * d_weight).astype(query.dtype)
 
     def _masked(self, piece: "_Piece", scores: Array) -> Array:
