@@ -12,6 +12,7 @@ if jax.__version_info__ < (0, 11):
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._products import Products, load
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
 from tests.attention import lockstep
@@ -46,6 +47,25 @@ def test_rows_that_hold_a_query_are_stored_and_no_others(packing, columns):
         assert np.isnan(result[0]).all()
 
 
+@pytest.mark.parametrize("columns", [64, 128])
+def test_parts_that_are_stored_as_threads_hold_them_come_in_order(columns):
+    given = np.random.default_rng(0).normal(size=(2 * ROWS * ROWS // columns, columns))
+    given = given.astype(np.float32)
+    parts = given.reshape(-1, ROWS, columns // ROWS, ROWS).swapaxes(1, 2).reshape(-1, ROWS)
+    rows = len(given) // 2
+
+    def kernel(ref, stored):
+        warpgroup = lax.axis_index("warpgroup")
+        part = load(ref.at[pl.ds(warpgroup * ROWS, ROWS)], of="pairs", where="device")
+        _totals._store_as_held(stored.at[pl.ds(warpgroup * rows, rows)], part)
+
+    launch = launched(kernel, [jax.ShapeDtypeStruct(given.shape, jnp.float32)], warpgroups=2)
+    (held,) = lockstep.run(lockstep.kernel_of(launch, parts), parts, unwritten=np.nan)
+    assert (np.sort(held, axis=None) == np.sort(given, axis=None)).all()
+    in_order = _totals._in_given_order(held[None, :, None])
+    np.testing.assert_array_equal(in_order[0, :, 0], given)
+
+
 def store(packing, *arrays, rows, columns):
     """The kernel that stores arrays in the second of two places."""
 
@@ -59,13 +79,17 @@ def store(packing, *arrays, rows, columns):
         ]
         Products().store_rows(packing.holds_query, first, [ref.at[1] for ref in places], loaded)
 
-    launch = plgpu.kernel(
+    shapes = [(2, rows, *[columns] * (x.ndim - 1)) for x in arrays]
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    launch = launched(kernel, results, warpgroups=len(arrays[0]) // ROWS)
+    return lockstep.kernel_of(launch, *arrays)
+
+
+def launched(kernel, results, *, warpgroups):
+    return plgpu.kernel(
         kernel,
-        out_type=[
-            jax.ShapeDtypeStruct((2, rows, *[columns] * (x.ndim - 1)), jnp.float32) for x in arrays
-        ],
-        num_threads=len(arrays[0]) // ROWS,
+        out_type=results,
+        num_threads=warpgroups,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
-    return lockstep.kernel_of(launch, *arrays)

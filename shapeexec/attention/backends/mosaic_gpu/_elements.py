@@ -6,6 +6,7 @@ elements per pair are loaded where the rule reads them. `_rules` finds the array
 
 # Pallas and cuDNN have partly unknown types.
 # pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools
@@ -115,6 +116,11 @@ class Elements:
     crosses_ends: bool
     packing: Packing | None = None
 
+    @property
+    def allow_all(self) -> bool:
+        """Whether no pair of any tile is masked."""
+        return self.rule.allows_all and not self.crosses_ends
+
     def sources(self, item: Item) -> list[Ref]:
         """The source of each of `columns`: the array of an item in device memory."""
         of_columns = [self.leaves[i] for i in self.rule.of_side(int(self.side == "query"))]
@@ -146,6 +152,25 @@ class ItemElements:
     item: Item
     first_row: Array
     vectors: dict[int, Any]
+
+    def each_piece(self, step: Callable[..., Any], carry: Any, *, rows: int, first: int = 0) -> Any:
+        """Carry through the item's pieces: step(i, carry, partial=whether it may need the mask).
+
+        Full pieces come first, and each kind has a loop of its own: see docs/adr/0009.
+
+        Args:
+            step: Called as told.
+            carry: What the first one gets.
+            rows: The rows of a piece.
+            first: The number of the first piece.
+        """
+        count, full = self.item.pieces(rows), self.item.full_pieces(rows)
+        without_mask = functools.partial(step, partial=False)
+        if self.elements.allow_all:
+            return lax.fori_loop(first, count, without_mask, carry)
+        carry = lax.fori_loop(first, full, without_mask, carry)
+        begin = jnp.maximum(full, first) if first else full
+        return lax.fori_loop(begin, count, functools.partial(step, partial=True), carry)
 
     def allows(self, first_column: Array, place: Array, shape: tuple[int, ...]) -> Any:
         """Whether each pair of a tile is allowed, for `choose`.

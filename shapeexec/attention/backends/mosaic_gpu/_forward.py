@@ -339,18 +339,19 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        scores = branch(
-            self.full == 0,
-            lambda x: self.rule.masked(keys.begins, place, x),
-            lambda x: x,
-            scores,
-        )
+        if not self.kernel.elements.allow_all:
+            scores = branch(
+                self.full == 0,
+                lambda x: self.rule.masked(keys.begins, place, x),
+                lambda x: x,
+                scores,
+            )
         keys.release(self.start)
         initial = self.kernel.config.weights.initial
         weights, *sums, _ = self._weigh(scores, vector(initial, ROWS), vector(0, ROWS))
         return _Softmax(weights.astype(self.q.dtype), *sums)
 
-    def _step(self, i: Array, softmax: _Softmax, *, total: Ref, is_partial: bool) -> _Softmax:
+    def _step(self, i: Array, softmax: _Softmax, *, total: Ref, partial: bool) -> _Softmax:
         """Add piece i to the softmax, and the values of the previous piece to `total`."""
         keys, values = self.kernel.keys, self.kernel.values
         products = self.kernel.block.products
@@ -362,7 +363,7 @@ class _ItemSoftmax:
             last = values.receive(position - 1)
             products.add(total, softmax.weights, values.tiles.at[last])
             scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
-            scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
+            scores = self.rule.masked(keys.begins, place, scores) if partial else scores
             keys.release(position)
             return self._weigh(scores, softmax.largest, softmax.weight)
 
@@ -379,10 +380,7 @@ class _ItemSoftmax:
         """The softmax of all pieces but the first; full ones come before partial ones."""
         values, products = self.kernel.values, self.kernel.block.products
         step = functools.partial(self._step, total=total)
-        softmax = lax.fori_loop(1, self.full, functools.partial(step, is_partial=False), softmax)
-        begin = jnp.maximum(self.full, 1)
-        partial = functools.partial(step, is_partial=True)
-        softmax = lax.fori_loop(begin, self.count, partial, softmax)
+        softmax = self.rule.each_piece(step, softmax, rows=self.kernel.keys.rows, first=1)
         last = values.receive(self.start + self.count - 1)
         products.add(total, softmax.weights, values.tiles.at[last])
         result = products.read(total)

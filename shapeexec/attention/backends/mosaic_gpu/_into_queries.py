@@ -40,12 +40,17 @@ from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand, Total
 
-_SLOTS = 2  # of gradients of scores: one is written while the other is read
+_SLOTS = 3
+"""Slots of gradients of scores: while a warpgroup writes one, the other may read any of the two
+before it."""
+
+_MOST_ARRAYS = 8  # of a mask with a number per query, for which the rings have room
 
 
 def is_possible(config: Config) -> bool:
-    """Whether shared memory and registers suffice, with a bias too."""
-    return max(config.columns) <= 128 and not config.is_biased
+    """Whether shared memory and registers suffice."""
+    arrays = len(config.rule.of_side(0))
+    return max(config.columns) <= 128 and not config.is_biased and arrays <= _MOST_ARRAYS
 
 
 class NotIntoQueries:
@@ -63,16 +68,15 @@ class NotIntoQueries:
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
 
-    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
-        """See `IntoQueries`."""
-        del summand, keys
-        if then is not None:
-            then()
-
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """See `IntoQueries`."""
 
-    def close(self, item: Item) -> None:
+    def add(self, summand: Summand, keys: Ref, then: Callable[[], None]) -> None:
+        """See `IntoQueries`."""
+        del summand, keys
+        then()
+
+    def close(self, summand: Summand, keys: Ref) -> None:
         """See `IntoQueries`."""
 
     def leave(self) -> None:
@@ -128,19 +132,10 @@ class IntoQueries:
         self.total.open(item)
         plgpu.barrier_arrive(self.met)
 
-    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
-        """Make this warpgroup's half of a summand's columns, and start its addition, if it exists.
-
-        Args:
-            summand: The summand.
-            keys: [keys, columns] in shared memory.
-            then: Starts one more product, which runs while the summand is added.
-        """
-        plgpu.barrier_wait(self.met)
-        self.total.add(self._product(summand, keys.at[:, self.total.columns], then), summand)
-
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
+
+        Both have written those of the piece before by then.
 
         Args:
             position: The position of the queries in their stream.
@@ -150,13 +145,26 @@ class IntoQueries:
         place = place_of(position, _SLOTS)
         if self.crosses_ends:
             d_score = branch(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
+        plgpu.barrier_wait(self.met)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
 
-    def close(self, item: Item) -> None:
-        """Finish dq after the last piece of a head's queries."""
-        self.total.close(item, self._is_turn)
+    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
+        """Make this warpgroup's half of a summand's columns, and start its addition, if it exists.
+
+        Args:
+            summand: The summand, of the piece before the one that was shared last.
+            keys: [keys, columns] in shared memory.
+            then: Starts one more product, which runs while the summand is added.
+        """
+        self.total.add(self._product(summand, keys, then), summand)
+
+    def close(self, summand: Summand, keys: Ref) -> None:
+        """Finish dq after the last piece of a head's queries, whose summand this is."""
+        plgpu.barrier_wait(self.met)
+        self.add(summand, keys)
+        self.total.close(summand.item, self._is_turn)
 
     def _is_turn(self, piece: int) -> Array:
         """Whether this warpgroup writes a piece, in its columns."""
@@ -172,17 +180,18 @@ class IntoQueries:
     def _product(
         self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None
     ) -> Array:
-        """The gradients of scores times keys[keys, columns of a part]."""
-        d_scores = self.d_scores.at[_slot(summand)]
+        """The gradients of scores times this warpgroup's columns of the keys."""
+        d_scores = self.d_scores.at[_in_turn(summand, _SLOTS)]
 
         def multiplied(part: Ref) -> Array:
-            self.products.add(part, d_scores.transpose((1, 0)), keys)
+            columns = keys.at[:, self.total.columns]
+            self.products.add(part, d_scores.transpose((1, 0)), columns)
             if then is None:
                 return self.products.read(part)
             then()
             return self.products.read(part, pending=1)
 
-        return self.products.hold(multiplied, self.total.part.shape)
+        return self.products.hold(multiplied, self.total.shape)
 
 
 class IntoQueriesInTurns(IntoQueries):
@@ -192,27 +201,23 @@ class IntoQueriesInTurns(IntoQueries):
     """
 
     def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
-        """Make a summand and start its addition, if it is this warpgroup's turn.
-
-        No product is under way, so none has to outlast the branch.
-        """
-        plgpu.barrier_wait(self.met)
-
-        @when(summand.exists & (_slot(summand) == self.warpgroup))
-        def _() -> None:
-            self.total.add(self._product(summand, keys), summand)
-
+        """Make a summand and start its addition, if it is this warpgroup's turn."""
         if then is not None:
             then()
+            self.products.wait()  # for products must not be under way in a branch
+
+        @when(summand.exists & (_in_turn(summand, WARPGROUPS) == self.warpgroup))
+        def _() -> None:
+            self.total.add(self._product(summand, keys), summand)
 
     def _is_turn(self, piece: int) -> Array:
         return self.warpgroup == piece % WARPGROUPS
 
 
-def _slot(summand: Summand) -> Array:
-    """The slot of a summand's gradients of scores; also the warpgroup whose turn it is."""
+def _in_turn(summand: Summand, count: int) -> Array:
+    """The slot or the warpgroup, of `count`, whose turn a summand is."""
     # Before the first piece of all, the position is -1.
-    return place_of(summand.position + _SLOTS, _SLOTS)
+    return place_of(summand.position + count, count)
 
 
 def into_queries(

@@ -25,7 +25,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring, _totals
-from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
@@ -78,21 +77,17 @@ def backward_at_once(
     If dq `crosses_programs`, it differs from run to run in the last bits.
     """
     outputs = _totals.outputs(config, q, key_tiles=tiles_of(k.shape[1]))
-    updated = _totals.updated(config, q)
     d_k, d_v, total = _launched(
         config,
         sparsity,
         rows=rows,
         inputs={"q": q, "k": k, "v": v, "d_out": d_out},
         outputs={"d_k": k, "d_v": v, **outputs},
-        updated=updated,
+        updated=_totals.updated(config, q),
         into=_into_queries.scratch(config, q.dtype),
     )
-    if not _totals.crosses_programs(config):
-        return [total, d_k, d_v]
-    total = total if updated else total.sum(0)
-    d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
-    return [d_q.astype(q.dtype), d_k, d_v]
+    d_q = _totals.rounded(config, total, q) if _totals.crosses_programs(config) else total
+    return [d_q, d_k, d_v]
 
 
 def _launched(
@@ -291,31 +286,30 @@ class _Kernel:
         products, (key_sum, value_sum) = self.block.products, sums
         rule = self.elements.of_item(item, first_key, ROWS)
 
-        def step(i: Array, before: Array) -> Array:
+        def step(i: Array, before: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `before` is where piece i - 1 begins."""
             position = start + i
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
-            summand = Summand(item, position - 1, before, i > 0)
-            piece = _Piece(item, rule, i, places, here, summand)
+            piece = _Piece(rule, partial, places, here)
             gradients = functools.partial(self._gradients, piece, value_sum)
             shapes = [_SHAPE] if key_sum is None else [_SHAPE, _SHAPE]
             d_score = products.hold(gradients, *shapes)
             if key_sum is not None:
                 self.into.share(position, d_score, item.key_length - first_key)
-                products.add(key_sum, d_score, self.queries.tiles.at[places[0]])
+                query = self.queries.tiles.at[places[0]]
+                add_to_d_k = functools.partial(products.add, key_sum, d_score, query)
+                before_this = Summand(item, position - 1, before, i > 0)
+                self.into.add(before_this, self.keys.at[here], add_to_d_k)
             begins = self.queries.begins[places[0]]
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
             return begins
 
-        count = item.pieces(PIECE)
         self.into.open(item)
-        last = lax.fori_loop(0, count, step, jnp.int32(0))
-        summand = Summand(item, start + count - 1, last, count > 0)
-        self.into.add(summand, self.keys.at[slot])
-        self.into.close(item)
+        last, count = rule.each_piece(step, jnp.int32(0), rows=PIECE), item.pieces(PIECE)
+        self.into.close(Summand(item, start + count - 1, last, count > 0), self.keys.at[slot])
         return start + count
 
     def _gradients(
@@ -341,13 +335,11 @@ class _Kernel:
         query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
         loaded = functools.partial(load, of="columns", where="shared")
 
-        start = functools.partial(products.add, scores, key, query.transpose((1, 0)))
-        self.into.add(piece.before, self.keys.at[piece.slot], start)
+        products.add(scores, key, query.transpose((1, 0)))
         if d_weights is not None:
             addend = loaded(self.d_outs.vectors[0].at[place_of_d_out])
             products.write(d_weights, along_columns(addend, _SHAPE))
-        # To save registers, one loop serves full and partial tiles, and the mask is applied before
-        # the next product starts.
+        # To save registers, the mask is applied before the next product starts.
         score = self._masked(piece, products.read(scores))
         if d_weights is not None:
             products.add(d_weights, value, d_out.transpose((1, 0)))
@@ -363,14 +355,11 @@ class _Kernel:
     def _masked(self, piece: "_Piece", scores: Array) -> Array:
         """Scores with mask and bias; full tiles need no mask."""
         place, rule = piece.places[0], piece.rule
-
-        def masked(score: Array) -> Array:
-            allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
-            return choose(allowed, score, self.config.weights.masked)
-
-        is_partial = piece.index >= piece.item.full_pieces(PIECE)
         biased = rule.biased(self.queries.begins, place, scores)
-        return branch(is_partial, masked, lambda x: x, biased)
+        if not piece.is_partial:
+            return biased
+        allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
+        return choose(allowed, biased, self.config.weights.masked)
 
 
 _Sums = tuple[Ref | None, Ref | None]
@@ -382,17 +371,13 @@ class _Piece:
     """A piece of one head's queries, in the step that computes the gradients of its scores.
 
     Attributes:
-        item: The item, with the query head.
         rule: Mask and bias for this warpgroup's keys.
-        index: The number of the piece among the head's pieces.
+        is_partial: Whether the mask may forbid some of its pairs.
         places: Its places in the rings of queries and of gradients of the output.
         slot: The slot of keys and values.
-        before: The summand of dq from the previous piece.
     """
 
-    item: Item
     rule: ItemElements
-    index: Array
+    is_partial: bool
     places: tuple[Array, Array]
     slot: Array
-    before: Summand

@@ -295,7 +295,5 @@ class _Kernel:
             self.keys.release(at_key + i)
             return begins
 
-        full, count = item.full_pieces(PIECE), item.pieces(PIECE)
-        last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
-        lax.fori_loop(full, count, functools.partial(step, partial=True), last)
+        rule.each_piece(step, jnp.int32(0), rows=PIECE)
         return products.read(total)

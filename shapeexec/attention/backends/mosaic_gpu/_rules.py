@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shapeexec.attention.masks import Mask, ScoreModifier
+from shapeexec.attention.masks import Full, Mask, ScoreModifier
 
 _SIDES = {"of_queries": 0, "of_keys": 1}
 
@@ -55,6 +55,11 @@ class Rule:
     def of_side(self, side: int) -> list[int]:
         """The numbers of the arrays with one element per query (0), or per key (1)."""
         return [i for i, known in enumerate(self.uses) if known.side == side]
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether the mask allows every pair."""
+        return isinstance(self._with_placeholders()[0], Full)
 
     def allows(self, at: Any) -> Array:
         """Whether pairs at these `RecordingPositions` are allowed."""

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
-from shapeexec.attention.backends.mosaic_gpu import _gradients
+from shapeexec.attention.backends.mosaic_gpu import _gradients, _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
@@ -89,8 +89,10 @@ class Total:
     """The sum in device memory, as one warpgroup adds to it.
 
     Attributes:
-        ref: f32[B, T, N, columns].
-        part: f32[queries, columns of a part] in shared memory, from which the TMA unit adds.
+        ref: f32[B, whole pieces, N, columns]; the elements of each piece have the order in which
+            threads hold them: see `_in_given_order`.
+        part: In shared memory, from where the TMA unit adds: f32[rows of `ref`, columns], as many
+            elements as a part of the sum has.
         columns: The columns that this warpgroup adds to: a slice.
         warpgroup: The number of this warpgroup.
     """
@@ -100,17 +102,23 @@ class Total:
     columns: Any
     warpgroup: Array
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and columns of a part."""
+        return PIECE, self.columns.size
+
     def open(self, item: Item) -> None:
         """Prepare the sum of an item, before both warpgroups meet."""
 
     def add(self, part: Array, summand: Summand) -> None:
         """Start the addition of a part, f32[queries, columns of a part], if it exists."""
-        item, place = summand.item, pl.ds(summand.first, PIECE)
+        item, rows = summand.item, self.part.shape[0]
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.part[...] = part
+        _store_as_held(self.part, part)
         plgpu.commit_smem()
-        rows = self.ref.at[item.batch, place, item.head, self.columns]
-        plgpu.copy_smem_to_gmem(self.part, rows, summand.exists, reduction_op="add")
+        first = summand.first + (0 if rows == PIECE else self.warpgroup * rows)
+        place = self.ref.at[item.batch, pl.ds(first, rows), item.head]
+        plgpu.copy_smem_to_gmem(self.part, place, summand.exists, reduction_op="add")
 
     def close(self, item: Item, turn: Callable[[int], Array]) -> None:
         """Finish the sum of an item; a warpgroup writes piece i if turn(i), bool[], holds."""
@@ -140,7 +148,7 @@ class Single(Total):
                 self._store(self._zeros(), item, first)
 
     def _zeros(self) -> Array:
-        zeros = jnp.zeros(self.part.shape, jnp.float32)
+        zeros = jnp.zeros(self.shape, jnp.float32)
         return plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
 
     def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
@@ -249,31 +257,59 @@ def outputs(config: Config, q: Array, *, key_tiles: int) -> dict[str, jax.ShapeD
 def updated(config: Config, q: Array) -> dict[str, Array]:
     """`Total.ref` among the arrays that the kernel changes, if programs add to it on the device.
 
-    It has whole columns, so more than `q` if its heads are narrow.
+    It has whole pieces and columns, so it may have more of both than `q`.
     """
     if config.interpret is not None or not crosses_programs(config):
         return {}
-    return {"total": jnp.zeros((*q.shape[:3], config.columns[0]), jnp.float32)}
+    batch, queries, heads, _ = q.shape
+    shape = (batch, whole_tiles(queries, PIECE), heads, config.columns[0])
+    return {"total": jnp.zeros(shape, jnp.float32)}
+
+
+def rounded(config: Config, total: Array, q: Array) -> Array:
+    """The gradient of the queries from `Total.ref`, if programs add to it."""
+    total = total.sum(0) if config.interpret is not None else _in_given_order(total)
+    d_q = total[:, : q.shape[1], :, : q.shape[3]] * config.signature.scale
+    return d_q.astype(q.dtype)
+
+
+def _in_given_order(total: Array) -> Array:
+    """`Total.ref` with all elements in their places: see `_threads.store_as_held`."""
+    batch, _, heads, columns = total.shape
+    pieces = total.reshape(batch, -1, PIECE, heads, columns).swapaxes(2, 3)
+    # Rows are 4 warps * 2 * 8, and the columns of a part 4 pairs of groups * 2 * 4 threads * 2.
+    held = pieces.reshape(batch, -1, heads, columns // 64, *(4, 2, 4, 8, 4, 2, 2))
+    return held.transpose(0, 1, 4, 5, 7, 2, 3, 6, 9, 8, 10).reshape(total.shape)
+
+
+def _store_as_held(to: Ref, value: Array) -> None:
+    """See `_threads.store_as_held`; `value` is laid out as an accumulator."""
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA))
+    def store(_: Any, to: Any, value: Any) -> None:
+        _threads.store_as_held(to, value.registers)
+
+    store(to, value)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `total` takes."""
-    width = config.columns[0] // (1 if in_turns(config) else WARPGROUPS)
-    of_sums: dict[str, Any] = {"dtype": jnp.float32, "transforms": SUMS}
-    of_results: dict[str, Any] = {"dtype": dtype, "transforms": WIDE}
-    of_parts = of_sums if crosses_programs(config) else of_results
+    key_columns, width = config.columns[0], _width(config)
+    part = plgpu.SMEM((WARPGROUPS, PIECE, width), dtype, transforms=WIDE)
+    if crosses_programs(config):
+        part = plgpu.SMEM((WARPGROUPS, PIECE * width // key_columns, key_columns), jnp.float32)
     sums: list[Any] = []
     if is_held(config):
         pieces = whole_tiles(config.signature.query_size, TILE) // PIECE
-        sums = [plgpu.SMEM((pieces, PIECE, width), **of_sums)]
-    return {"parts": plgpu.SMEM((WARPGROUPS, PIECE, width), **of_parts), "sums": sums}
+        sums = [plgpu.SMEM((pieces, PIECE, width), jnp.float32, transforms=SUMS)]
+    return {"parts": part, "sums": sums}
 
 
 def total(
     config: Config, block: Block, ref: Ref, *, parts: Ref, sums: list[Ref], met: Ref
 ) -> Total:
     """The sum in a running program; see `Total` and `Held`."""
-    width = parts.shape[2]
+    width = _width(config)
     first = 0 if in_turns(config) else block.warpgroup * width
     own = (ref, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup)
     scale, on_device = config.signature.scale, config.interpret is None
@@ -282,3 +318,8 @@ def total(
     if is_held(config):
         return Held(*own, scale, sums[0], met, tiles_of(config.signature.key_size) - 1)
     return (Total if on_device else InterpretedTotal)(*own)
+
+
+def _width(config: Config) -> int:
+    """The columns that a warpgroup adds to at a time."""
+    return config.columns[0] // (1 if in_turns(config) else WARPGROUPS)
