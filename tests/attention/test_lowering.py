@@ -42,14 +42,23 @@ def gradient(size, value_size=None, *, bias=None, **options):
     return jax.grad(loss, (0, 1)), (*operands,)
 
 
-def at_once(size):
-    """All gradients in one kernel, where rows are long."""
+def at_once(size, value_size=None, *, length=2048, arrays=0):
+    """All gradients in one kernel, where rows are long or so few that one program adds them up."""
+    ids = np.zeros((1, length), np.int32)
+    masks = [sx.Documents(ids + i) for i in range(arrays)] or [sx.Causal()]
 
-    def loss(x):
-        options = {"implementation": "mosaic_gpu", "deterministic": False}
-        return sx.dot_product_attention(x, x, x, **options).sum()
+    def loss(x, value):
+        return sx.dot_product_attention(
+            *(x, x, value),
+            mask=functools.reduce(operator.and_, masks),
+            implementation="mosaic_gpu",
+            deterministic=False,
+            expected_density=1.0,
+        ).sum()
 
-    return jax.grad(loss), (jax.ShapeDtypeStruct((1, 2048, 1, size), jnp.bfloat16),)
+    sizes = size, size if value_size is None else value_size
+    operands = (jax.ShapeDtypeStruct((1, length, 1, n), jnp.bfloat16) for n in sizes)
+    return jax.grad(loss, (0, 1)), (*operands,)
 
 
 def many_arrays():
@@ -95,6 +104,10 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
         pytest.param(gradient(64), 3, id="heads of 64"),
         pytest.param(at_once(128), 2, id="at once"),
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
+        pytest.param(at_once(64, 128), 2, id="at once, wider values"),
+        pytest.param(at_once(64, arrays=8), 2, id="at once, arrays"),
+        pytest.param(at_once(64, arrays=9), 3, id="more arrays than the rings have room for"),
+        pytest.param(at_once(64, length=256), 2, id="two tiles, heads of 64"),
         pytest.param(many_arrays(), 1, id="many arrays"),
         pytest.param(few(), 2, id="few queries"),
         pytest.param(few(64), 2, id="pages"),

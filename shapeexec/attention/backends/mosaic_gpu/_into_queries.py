@@ -224,14 +224,14 @@ def into_queries(
     config: Config, block: Block, *, total: Ref, scratch: dict[str, Any]
 ) -> IntoQueries:
     """The accumulation in a running program, with scratch from `scratch`."""
-    scratch = dict(scratch)
-    own = {name: scratch.pop(name) for name in ("parts", "sums")}
-    met = scratch["met"]
+    warpgroup, scratch = block.warpgroup, dict(scratch)
+    own = {name: scratch.pop(name) for name in ("parts", "sums") if name in scratch}
+    idle = scratch["d_scores"].at[0, pl.ds(warpgroup * ROWS, ROWS)]
     kind = IntoQueriesInTurns if _totals.in_turns(config) else IntoQueries
     return kind(
-        total=_totals.total(config, block, total, met=met, **own),
+        total=_totals.total(config, block, total, met=scratch["met"], idle=idle, **own),
         products=block.products,
-        warpgroup=block.warpgroup,
+        warpgroup=warpgroup,
         crosses_ends=config.overhangs,
         **scratch,
     )

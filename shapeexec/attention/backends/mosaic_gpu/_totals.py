@@ -81,7 +81,7 @@ def _longest(config: Config) -> int:
 def room(config: Config) -> tuple[int, int]:
     """As `_gradients.room`, for the kernel that computes all gradients."""
     _, steps = _gradients.room(config)
-    return (2 if in_turns(config) else 1), (2 if is_held(config) else steps)
+    return (2 if max(config.columns) == 64 else 1), (2 if is_held(config) else steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,28 +295,46 @@ def _store_as_held(to: Ref, value: Array) -> None:
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `total` takes."""
     key_columns, width = config.columns[0], _width(config)
-    part = plgpu.SMEM((WARPGROUPS, PIECE, width), dtype, transforms=WIDE)
-    if crosses_programs(config):
-        part = plgpu.SMEM((WARPGROUPS, PIECE * width // key_columns, key_columns), jnp.float32)
-    sums: list[Any] = []
     if is_held(config):
         pieces = whole_tiles(config.signature.query_size, TILE) // PIECE
-        sums = [plgpu.SMEM((pieces, PIECE, width), jnp.float32, transforms=SUMS)]
-    return {"parts": part, "sums": sums}
+        return {"sums": plgpu.SMEM((pieces, PIECE, width), jnp.float32, transforms=SUMS)}
+    if is_single(config):
+        return {"parts": plgpu.SMEM((WARPGROUPS, PIECE, width), dtype, transforms=WIDE)}
+    rows = PIECE * width // key_columns
+    return {"parts": plgpu.SMEM((WARPGROUPS, rows, key_columns), jnp.float32)}
 
 
 def total(
-    config: Config, block: Block, ref: Ref, *, parts: Ref, sums: list[Ref], met: Ref
+    config: Config,
+    block: Block,
+    ref: Ref,
+    *,
+    met: Ref,
+    idle: Ref,
+    parts: Ref | None = None,
+    sums: Ref | None = None,
 ) -> Total:
-    """The sum in a running program; see `Total` and `Held`."""
+    """The sum in a running program.
+
+    Args:
+        config: The static part of the call.
+        block: The program.
+        ref: See `Total` and `Single`.
+        met: See `Held`.
+        idle: [queries, columns] in shared memory, in the dtype of the operands, for a warpgroup
+            when no product is left of a head.
+        parts: The parts of both warpgroups, if it is not `Held`.
+        sums: See `Held`.
+    """
     width = _width(config)
     first = 0 if in_turns(config) else block.warpgroup * width
-    own = (ref, parts.at[block.warpgroup], pl.ds(first, width), block.warpgroup)
+    part = idle if parts is None else parts.at[block.warpgroup]
+    own = (ref, part, pl.ds(first, width), block.warpgroup)
     scale, on_device = config.signature.scale, config.interpret is None
+    if sums is not None:
+        return Held(*own, scale, sums, met, tiles_of(config.signature.key_size) - 1)
     if is_single(config):
         return (Single if on_device else InterpretedSingle)(*own, scale)
-    if is_held(config):
-        return Held(*own, scale, sums[0], met, tiles_of(config.signature.key_size) - 1)
     return (Total if on_device else InterpretedTotal)(*own)
 
 
