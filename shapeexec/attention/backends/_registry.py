@@ -29,6 +29,7 @@ class Faster:
         kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
         head_sizes: Head sizes, the same for queries and values.
         shortest: The least T and S. Below, another back end was measured to be as fast, or none.
+        queries: The least number of queries of all examples and heads.
         after: The names of back ends that are faster yet: they are tried before it.
     """
 
@@ -37,6 +38,7 @@ class Faster:
     kinds: frozenset[str]
     head_sizes: frozenset[int]
     shortest: int
+    queries: int = 0
     after: tuple[str, ...] = ()
 
     def covers(
@@ -50,6 +52,7 @@ class Faster:
             and signature.head_size == signature.value_size
             and signature.head_size in self.head_sizes
             and min(signature.query_size, signature.key_size) >= self.shortest
+            and signature.batch * signature.query_heads * signature.query_size >= self.queries
         )
 
 
@@ -86,9 +89,18 @@ class Registration:
 
 
 _DENSE = frozenset({"full", "causal"})
-# Below 2,048 our kernels take as long or less, and cuDNN's calls cost the host more.
+_NARROW = frozenset({64})
 _FASTER_CUDNN = (
-    Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64}), shortest=2048),
+    # Below 2,048 cuDNN's calls cost the host more, which small ones wait for.
+    Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=_NARROW, shortest=2048),
+    Faster(
+        HOPPER,
+        is_backward=False,
+        kinds=_DENSE,
+        head_sizes=_NARROW,
+        shortest=128,
+        queries=131_072,
+    ),
     Faster(
         HOPPER,
         is_backward=True,
