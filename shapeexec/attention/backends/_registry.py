@@ -65,7 +65,7 @@ class Registration:
         platforms: Where it is tried for calls without `implementation=`, in the order of the rows;
             None: on all platforms.
         faster: Calls for which it is tried before all others, but those of `Faster.after`. The
-            measurements are in docs/attention.md.
+            measurements are in docs/attention_figures.md.
         makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
             back end that runs anywhere suffices.
         newest: The newest compute capability for which it is tried without being named; None: no
