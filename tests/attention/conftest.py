@@ -1,4 +1,4 @@
-"""What tests of attention share: a GPU that is not there."""
+"""What tests of attention share: a GPU that is not there, and an end for races."""
 
 import pytest
 
@@ -15,3 +15,10 @@ def device(monkeypatch):
         monkeypatch.setattr(_support, "_OLDEST_JAX", (0, 10))
 
     return put
+
+
+@pytest.fixture
+def no_races(capsys):
+    """Fail if Pallas' interpreter found a race (`detect_races=True`): it only prints that."""
+    yield
+    assert "RACE DETECTED" not in capsys.readouterr().out

@@ -27,6 +27,8 @@ from tests.attention.hopper import RNG, Case, random_bias
 from tests.attention.test_choose import CALL
 from tests.tolerance import FEW, epsilon, tolerance
 
+pytestmark = pytest.mark.usefixtures("no_races")
+
 
 def test_lengths_are_read_unless_all_are_known_to_be_whole():
     from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here

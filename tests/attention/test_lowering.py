@@ -105,6 +105,7 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
         pytest.param(at_once(128), 2, id="at once"),
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
         pytest.param(at_once(64, 128), 2, id="at once, wider values"),
+        pytest.param(at_once(128, length=2056), 2, id="at once, no whole pieces"),
         pytest.param(at_once(64, arrays=8), 2, id="at once, arrays"),
         pytest.param(at_once(64, arrays=9), 3, id="more arrays than the rings have room for"),
         pytest.param(at_once(64, length=256), 2, id="two tiles, heads of 64"),

@@ -49,21 +49,31 @@ def test_rows_that_hold_a_query_are_stored_and_no_others(packing, columns):
 
 @pytest.mark.parametrize("columns", [64, 128])
 def test_parts_that_are_stored_as_threads_hold_them_come_in_order(columns):
-    given = np.random.default_rng(0).normal(size=(2 * ROWS * ROWS // columns, columns))
+    # Two pieces of two heads, of which each warpgroup stores a part at a time.
+    pieces, heads, parts = 2, 2, columns // ROWS
+    given = np.random.default_rng(0).normal(size=(1, pieces * ROWS, heads, columns))
     given = given.astype(np.float32)
-    parts = given.reshape(-1, ROWS, columns // ROWS, ROWS).swapaxes(1, 2).reshape(-1, ROWS)
-    rows = len(given) // 2
+    of_parts = given.reshape(pieces, ROWS, heads, parts, ROWS).transpose(0, 2, 3, 1, 4)
+    held = store_as_held(of_parts.reshape(-1, ROWS), columns)
+    assert (np.sort(held, axis=None) == np.sort(given, axis=None)).all()
+    # The rows of a piece in device memory, which the parts of a head take one after the other.
+    total = held.reshape(pieces, heads, ROWS, columns).swapaxes(1, 2).reshape(given.shape)
+    np.testing.assert_array_equal(_totals._in_given_order(total), given)
+
+
+def store_as_held(parts, columns):
+    """Parts f32[parts * 64, 64] as warpgroups store them, f32[rows, columns]."""
+    rows = ROWS * ROWS // columns
 
     def kernel(ref, stored):
         warpgroup = lax.axis_index("warpgroup")
         part = load(ref.at[pl.ds(warpgroup * ROWS, ROWS)], of="pairs", where="device")
         _totals._store_as_held(stored.at[pl.ds(warpgroup * rows, rows)], part)
 
-    launch = launched(kernel, [jax.ShapeDtypeStruct(given.shape, jnp.float32)], warpgroups=2)
+    result = jax.ShapeDtypeStruct((parts.size // columns, columns), jnp.float32)
+    launch = launched(kernel, [result], warpgroups=len(parts) // ROWS)
     (held,) = lockstep.run(lockstep.kernel_of(launch, parts), parts, unwritten=np.nan)
-    assert (np.sort(held, axis=None) == np.sort(given, axis=None)).all()
-    in_order = _totals._in_given_order(held[None, :, None])
-    np.testing.assert_array_equal(in_order[0, :, 0], given)
+    return held
 
 
 def store(packing, *arrays, rows, columns):

@@ -156,7 +156,7 @@ class ItemElements:
     def each_piece(self, step: Callable[..., Any], carry: Any, *, rows: int, first: int = 0) -> Any:
         """Carry through the item's pieces: step(i, carry, partial=whether it may need the mask).
 
-        Full pieces come first, and each kind has a loop of its own: see docs/adr/0009.
+        Full pieces come first. Each kind has a loop of its own (docs/adr/0009), if there are both.
 
         Args:
             step: Called as told.

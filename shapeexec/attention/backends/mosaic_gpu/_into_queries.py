@@ -135,7 +135,7 @@ class IntoQueries:
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
 
-        Both have written those of the piece before by then.
+        Before that it waits until the other one has written those of the piece before.
 
         Args:
             position: The position of the queries in their stream.
@@ -156,7 +156,7 @@ class IntoQueries:
         Args:
             summand: The summand, of the piece before the one that was shared last.
             keys: [keys, columns] in shared memory.
-            then: Starts one more product, which runs while the summand is added.
+            then: Starts one more product, which may run while the summand is added.
         """
         self.total.add(self._product(summand, keys, then), summand)
 
@@ -201,7 +201,7 @@ class IntoQueriesInTurns(IntoQueries):
     """
 
     def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
-        """Make a summand and start its addition, if it is this warpgroup's turn."""
+        """Make a summand and start its addition, behind the other product, if it is its turn."""
         if then is not None:
             then()
             self.products.wait()  # for products must not be under way in a branch
