@@ -20,7 +20,6 @@ REASONS = {
     "shapeexec.execution._exec.Exec.__init__": SIGNATURE,
     "shapeexec.attention.backends.mosaic_gpu.__init__.MosaicGpu.backward": KERNELS,
     "shapeexec.attention.backends.mosaic_gpu._of_queries.backward_of_queries": KERNELS,
-    "shapeexec.attention.backends.mosaic_gpu._of_queries._Kernel._sum": KERNELS,
     "shapeexec.attention.backends.mosaic_tpu._steps.launch": KERNELS,
     "shapeexec.attention._grid.TileGrid": "each method is one question of a mask about a tile",
     "shapeexec.attention.masks._base.Tiles": "each method is one question of a mask about a tile",

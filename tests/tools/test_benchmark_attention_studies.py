@@ -1,5 +1,6 @@
 """The studies of compiling and of launches tell what they measured, and what they could not."""
 
+import dataclasses
 import itertools
 import json
 from types import SimpleNamespace
@@ -98,21 +99,31 @@ def test_a_program_from_the_cache_on_disk_is_compiled_all_the_same(tmp_path):
         jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_a_model_of_twelve_layers_is_timed_forward_and_with_backward(tmp_path):
+@pytest.fixture
+def _small_model(monkeypatch):
+    (model,) = _launches._ON_A_CPU
+    assert model.layers == 12
+    monkeypatch.setattr(_launches, "_ON_A_CPU", (dataclasses.replace(model, layers=2),))
+
+
+@pytest.mark.usefixtures("_small_model")
+def test_a_model_of_many_layers_is_timed_forward_and_with_backward(tmp_path):
     found = studied(tmp_path, "launches")
     assert [case.rpartition(" ")[2] for case in found] == ["forward", "both"]
     for case, one in found.items():
-        assert case.startswith("12 layers, 1 x 128 tokens")
+        assert case.startswith("2 layers, 1 x 128 tokens")
         assert one["meaning"] == "of jax.nn with xla"
         assert one["ratio"] == one["value"] / one["compared"] > 0
 
 
+@pytest.mark.usefixtures("_small_model")
 def test_a_model_that_is_wrong_is_no_figure(monkeypatch):
     monkeypatch.setattr(_launches.sx, "dot_product_attention", lambda q, k, v, is_causal: 2 * v)
-    with pytest.raises(WrongResultError, match=r"12 layers.* is off by .*% of its norm"):
+    with pytest.raises(WrongResultError, match=r"2 layers.* is off by .*% of its norm"):
         list(_launches.launches(None, ()))
 
 
+@pytest.mark.usefixtures("_small_model")
 def test_a_model_that_no_rival_runs_is_told(monkeypatch):
     def refuse(*_, **options):
         raise ValueError("no")
