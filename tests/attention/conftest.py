@@ -19,6 +19,6 @@ def device(monkeypatch):
 
 @pytest.fixture
 def no_races(capsys):
-    """Fail if Pallas' interpreter found a race (`detect_races=True`): it only prints that."""
+    """Fail if Pallas' interpreter found a race (`detect_races=True`): jax 0.11 only prints that."""
     yield
     assert "RACE DETECTED" not in capsys.readouterr().out
