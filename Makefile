@@ -23,7 +23,7 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m demo $(PLOT)
 
 test: $(INSTALLED)
-	@echo "test: the test suite, but for what is marked slow; 10 to 13 minutes on 2 cores"
+	@echo "test: the test suite, but for what is marked slow; about 10 minutes on 2 cores"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow" $(TESTS)
 
 slow: $(INSTALLED)
