@@ -1,4 +1,4 @@
-"""What tests of attention share: a GPU that is not there, and an end for races."""
+"""What tests of attention share: a GPU that is not there, and races that fail."""
 
 import pytest
 

@@ -47,7 +47,7 @@ OF_BIAS = {"bias": (1, 1, 4096, 4096)}
 CALLS = {
     "full or causal, heads of 64": [(FULL, heads(64)), (CAUSAL, heads(64) | length(2048))],
     "full or causal, heads of 128": [(FULL, {}), (CAUSAL, length(2048))],
-    "the same, heads of 64, 131,072 queries or more of all examples and heads": [
+    "the same from 128 on, heads of 64, 131,072 queries or more of all examples and heads": [
         (FULL, heads(64) | length(128) | {"batch": 64, "query_heads": 16}),
         (CAUSAL, heads(64) | length(1024) | {"batch": 16, "query_heads": 8}),
     ],

@@ -5,6 +5,8 @@ elements per pair are loaded where the rule reads them. `_rules` finds the array
 """
 
 # Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
@@ -20,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose, evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load, mask_columns
 from shapeexec.attention.backends.mosaic_gpu._rules import (
@@ -117,8 +120,8 @@ class Elements:
     packing: Packing | None = None
 
     @property
-    def allow_all(self) -> bool:
-        """Whether no pair of any tile is masked."""
+    def mask_nothing(self) -> bool:
+        """Whether no pair of any tile is to be masked."""
         return self.rule.allows_all and not self.crosses_ends
 
     def sources(self, item: Item) -> list[Ref]:
@@ -166,7 +169,7 @@ class ItemElements:
         """
         count, full = self.item.pieces(rows), self.item.full_pieces(rows)
         without_mask = functools.partial(step, partial=False)
-        if self.elements.allow_all:
+        if self.elements.mask_nothing:
             return lax.fori_loop(first, count, without_mask, carry)
         carry = lax.fori_loop(first, full, without_mask, carry)
         begin = jnp.maximum(full, first) if first else full
@@ -194,6 +197,13 @@ class ItemElements:
         # Keys behind the valid length may hold anything. If they hold 0, their scores are 0; in the
         # backward pass the weights of those would be infinite if all other scores are far below 0.
         return mask_columns(self.item.key_length, begin, scores, masked)
+
+    def masked_if(self, partial: Array, begins: Ref, place: Array, scores: Array) -> Array:
+        """`masked` if the tile is partial, bool[]; else, and if nothing is masked, the scores."""
+        if self.elements.mask_nothing:
+            return scores
+        masked = functools.partial(self.masked, begins, place)
+        return branch(partial, masked, lambda x: x, scores)
 
     def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
         """Scores of a tile, scaled and with their bias; as they are if there is none.

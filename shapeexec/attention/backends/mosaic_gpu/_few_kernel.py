@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _any_length
-from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -267,8 +267,7 @@ class _Kernel:
                 return products.read(accumulator)
 
             scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
-            masked = functools.partial(rule.masked, self.keys.begins, place)
-            scores = branch(i < partial, masked, lambda x: x, scores)
+            scores = rule.masked_if(i < partial, self.keys.begins, place, scores)
             self.keys.release(ring + i)
             weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
             so_far = products.read(total)

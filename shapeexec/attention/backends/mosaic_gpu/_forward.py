@@ -26,7 +26,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
-from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
@@ -301,7 +301,7 @@ class _ItemSoftmax:
         q: [64, columns] in shared memory.
         rule: Mask and bias for these rows.
         start: The position of the first piece in the ring.
-        full, count: The number of pieces that need no mask, and of all pieces.
+        count: The number of pieces.
     """
 
     kernel: _Kernel
@@ -309,16 +309,14 @@ class _ItemSoftmax:
     q: Ref
     rule: ItemElements
     start: Array
-    full: Array
     count: Array
 
     @staticmethod
     def of(kernel: _Kernel, item: Item, q: Ref, first_query: Array, start: Array) -> "_ItemSoftmax":
         """For the rows from `first_query` on."""
         rows = kernel.keys.rows
-        count, full = item.pieces(rows), item.full_pieces(rows)
         rule = kernel.elements.of_item(item, first_query, ROWS)
-        return _ItemSoftmax(kernel, item, q, rule, start, full, count)
+        return _ItemSoftmax(kernel, item, q, rule, start, item.pieces(rows))
 
     def run(self) -> _Sums:
         """The softmax over all pieces."""
@@ -339,13 +337,7 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        if not self.kernel.elements.allow_all:
-            scores = branch(
-                self.full == 0,
-                lambda x: self.rule.masked(keys.begins, place, x),
-                lambda x: x,
-                scores,
-            )
+        scores = self.rule.masked_if(self.item.full == 0, keys.begins, place, scores)
         keys.release(self.start)
         initial = self.kernel.config.weights.initial
         weights, *sums, _ = self._weigh(scores, vector(initial, ROWS), vector(0, ROWS))

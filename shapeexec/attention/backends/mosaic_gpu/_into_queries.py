@@ -44,7 +44,8 @@ _SLOTS = 3
 """Slots of gradients of scores: while a warpgroup writes one, the other may read any of the two
 before it."""
 
-_MOST_ARRAYS = 8  # of a mask with a number per query, for which the rings have room
+_MOST_ARRAYS = 8
+"""The most arrays of a mask with a number per query that the rings have room for."""
 
 
 def is_possible(config: Config) -> bool:
@@ -201,7 +202,7 @@ class IntoQueriesInTurns(IntoQueries):
     """
 
     def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
-        """Make a summand and start its addition, behind the other product, if it is its turn."""
+        """Make a summand after the other product, and add it, if it is this warpgroup's turn."""
         if then is not None:
             then()
             self.products.wait()  # for products must not be under way in a branch
