@@ -48,6 +48,16 @@ class Reach:
         valid = divide(length + (of_row - 1), of_row, xp=xp)
         return xp.where(place < valid, valid - 1 - place, place)
 
+    def ends_in_one(self, tile: tuple[int, int]) -> bool:
+        """Whether of each row's tiles only the last one may hold a key that a query does not see.
+
+        For the argument see `bounds`.
+        """
+        queries, keys = tile
+        if self.offset is None:
+            return True
+        return not self.from_end and self.offset % keys == 0 and keys % queries == 0
+
     def _keys(self, query: Any, lengths: tuple[Any, Any], *, xp: Any) -> Any:
         """The number of valid keys that a query sees."""
         query_length, key_length = lengths

@@ -156,7 +156,15 @@ class ItemElements:
     first_row: Array
     vectors: dict[int, Any]
 
-    def each_piece(self, step: Callable[..., Any], carry: Any, *, rows: int, first: int = 0) -> Any:
+    def each_piece(
+        self,
+        step: Callable[..., Any],
+        carry: Any,
+        *,
+        rows: int,
+        first: int = 0,
+        any_partial: bool = True,
+    ) -> Any:
         """Carry through the item's pieces: step(i, carry, partial=whether it may need the mask).
 
         Full pieces come first. Each kind has a loop of its own (docs/adr/0009), if there are both.
@@ -166,10 +174,11 @@ class ItemElements:
             carry: What the first one gets.
             rows: The rows of a piece.
             first: The number of the first piece.
+            any_partial: Whether any piece from there on may need the mask.
         """
         count, full = self.item.pieces(rows), self.item.full_pieces(rows)
         without_mask = functools.partial(step, partial=False)
-        if self.elements.mask_nothing:
+        if self.elements.mask_nothing or not any_partial:
             return lax.fori_loop(first, count, without_mask, carry)
         carry = lax.fori_loop(first, full, without_mask, carry)
         begin = jnp.maximum(full, first) if first else full

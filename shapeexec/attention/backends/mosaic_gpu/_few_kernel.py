@@ -269,7 +269,9 @@ class _Kernel:
             scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
             scores = rule.masked_if(i < partial, self.keys.begins, place, scores)
             self.keys.release(ring + i)
-            weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
+            weights, largest, weight, decay = add(
+                self.config.weights, products, scores, largest=sums[0], weight=sums[1]
+            )
             so_far = products.read(total)
             products.write(total, so_far * along_rows(decay, so_far.shape))
             place = self.values.receive(ring + i)
@@ -280,8 +282,8 @@ class _Kernel:
             return largest, weight
 
         initial = vector(self.config.weights.initial, ROWS), vector(0, ROWS)
-        sums = lax.fori_loop(0, segment.pieces, step, initial)
-        return products.read(total), *sums
+        largest, weight = lax.fori_loop(0, segment.pieces, step, initial)
+        return products.read(total), largest, products.joined(weight)
 
     def _clear(self, segment: _Segment, place: Array) -> None:
         """Clear values behind the valid length, as 0 * padding may be NaN.

@@ -163,6 +163,11 @@ class _Kernel:
     outs: list[Ref]
     of_rows: list[Ref]
 
+    @property
+    def is_backwards(self) -> bool:
+        """Whether an item's pieces come last to first, so that only the first may need the mask."""
+        return self.keys.rows == TILE and self.block.queue.table.lists.end_in_one
+
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries."""
         shared, ready = self.queries.at[slot], self.block.queue.ready.at[slot]
@@ -182,10 +187,14 @@ class _Kernel:
             for ref, vectors in ((self.k, columns), (self.v, []))
         )
 
-        def step(i: Array, _: Owed) -> Owed:
-            first = self.block.queue.table.first_column(item, i, self.keys.rows)
+        def step(i: Array, before: Owed) -> Owed:
+            place = count - 1 - i if self.is_backwards else i
+            first = self.block.queue.table.first_column(item, place, self.keys.rows)
             self.keys.send(key, first, start + i)
-            return self.values.send_early(value, first, start + i)
+            owed = self.values.send_early(value, first, start + i)
+            if self.is_backwards:  # the piece before may be the one that needs clearing
+                self.values.settle(before)
+            return owed
 
         count, nothing = item.pieces(self.keys.rows), self.values.nothing_owed()
         last, following = self._send(step, nothing, count, look_up)
@@ -270,7 +279,8 @@ class _Softmax(NamedTuple):
         weights: [64, keys] of the last piece, in the operands' dtype. They are multiplied by the
             values while the next scores are computed.
         largest: The largest score of each row so far, f32[64]; see `Weights.largest`.
-        weight: The sum of the weights so far, f32[64].
+        weight: The threads' shares of the sum of the weights so far, f32[64]; see
+            `Products.shares_of_sums`.
     """
 
     weights: Array
@@ -283,7 +293,8 @@ class _Sums(NamedTuple):
 
     Attributes:
         values: The weighted sum of values, f32[64, columns].
-        largest, weight: See `_Softmax`.
+        largest: See `_Softmax`.
+        weight: The sum of the weights, f32[64].
     """
 
     values: Array
@@ -329,7 +340,8 @@ class _ItemSoftmax:
         return ROWS, self.kernel.keys.rows
 
     def _weigh(self, scores: Array, largest: Array, weight: Array) -> tuple[Array, ...]:
-        return add(self.kernel.config.weights, scores, along_rows, largest, weight)
+        products = self.kernel.block.products
+        return add(self.kernel.config.weights, products, scores, largest=largest, weight=weight)
 
     def _first(self, accumulator: Ref) -> _Softmax:
         """The softmax of the first piece."""
@@ -337,7 +349,9 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        scores = self.rule.masked_if(self.item.full == 0, keys.begins, place, scores)
+        is_backwards, full = self.kernel.is_backwards, self.item.full
+        is_partial = full < self.item.count if is_backwards else full == 0
+        scores = self.rule.masked_if(is_partial, keys.begins, place, scores)
         keys.release(self.start)
         initial = self.kernel.config.weights.initial
         weights, *sums, _ = self._weigh(scores, vector(initial, ROWS), vector(0, ROWS))
@@ -369,12 +383,13 @@ class _ItemSoftmax:
         return _Softmax(weights.astype(self.q.dtype), largest, weight)
 
     def _rest(self, total: Ref, softmax: _Softmax) -> _Sums:
-        """The softmax of all pieces but the first; full ones come before partial ones."""
+        """The softmax of all pieces but the first."""
         values, products = self.kernel.values, self.kernel.block.products
-        step = functools.partial(self._step, total=total)
-        softmax = self.rule.each_piece(step, softmax, rows=self.kernel.keys.rows, first=1)
+        step, rows = functools.partial(self._step, total=total), self.kernel.keys.rows
+        any_partial = not self.kernel.is_backwards
+        softmax = self.rule.each_piece(step, softmax, rows=rows, first=1, any_partial=any_partial)
         last = values.receive(self.start + self.count - 1)
         products.add(total, softmax.weights, values.tiles.at[last])
         result = products.read(total)
         values.release(self.start + self.count - 1)
-        return _Sums(result, softmax.largest, softmax.weight)
+        return _Sums(result, softmax.largest, products.joined(softmax.weight))

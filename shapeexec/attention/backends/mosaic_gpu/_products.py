@@ -124,6 +124,36 @@ class Products:
 
         store(first, *places, *arrays)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
+    def shares_of_sums(self, x: Array) -> Array:
+        """Each thread's share of the sums of rows, of the columns that it holds.
+
+        They may be added, and multiplied by numbers per row; then `joined` makes sums of them.
+
+        Args:
+            x: f32[rows, columns], laid out as an accumulator.
+
+        Returns:
+            f32[rows], laid out as numbers per row are: there all threads of a row hold the same.
+        """
+        made = plgpu.ShapeDtypeStruct(x.shape[:1], x.dtype, layout=plgpu.Layout.WGMMA.reduce(1))
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.Layout.WGMMA,), return_type=made)
+        def add_up(_: Any, x: Any) -> Any:
+            return _threads.of_rows(_threads.sums_of_rows(x.registers))
+
+        return add_up(x)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+
+    def joined(self, shares: Array) -> Array:
+        """The sums of rows from the threads' shares, f32[rows]."""
+        layout = plgpu.Layout.WGMMA.reduce(1)
+        made = plgpu.ShapeDtypeStruct(shares.shape, shares.dtype, layout=layout)
+
+        @plgpu.inline_mgpu(arg_types=(layout,), return_type=made)
+        def join(_: Any, shares: Any) -> Any:
+            return _threads.of_rows(_threads.sums_of_neighbours(shares.registers))
+
+        return join(shares)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+
     def look_up(self, table: Ref, index: Array) -> Array:
         """table[index], element by element, from device memory.
 
@@ -208,6 +238,14 @@ class InterpretedProducts:
             value = array[(slice(rows), *map(slice, place.shape[1:]))]
             whose = stored.reshape(rows, *[1] * (value.ndim - 1))
             place[pl.ds(first, rows)] = jnp.where(whose, value, jnp.nan)
+
+    def shares_of_sums(self, x: Array) -> Array:
+        """See `Products`."""
+        return x.sum(axis=1)
+
+    def joined(self, shares: Array) -> Array:
+        """See `Products`."""
+        return shares
 
     def look_up(self, table: Ref, index: Array) -> Array:
         """See `Products`."""

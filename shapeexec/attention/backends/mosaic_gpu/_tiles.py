@@ -54,6 +54,11 @@ class ListRefs(NamedTuple):
         """Whether the rows of a head are taken one after the other."""
         return self.order is None
 
+    @property
+    def end_in_one(self) -> bool:
+        """Whether only the last tile of a row may need a mask."""
+        return False
+
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """The row at a place of a head's order; `length`: the valid length along the rows."""
         del length
@@ -97,6 +102,11 @@ class FirstTiles:
     def are_in_turn(self) -> bool:
         """See `ListRefs`."""
         return self.reach.offset is None
+
+    @property
+    def end_in_one(self) -> bool:
+        """See `ListRefs`."""
+        return self.reach.ends_in_one((self.of_row, TILE))
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """See `ListRefs`."""

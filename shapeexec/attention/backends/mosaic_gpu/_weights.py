@@ -15,6 +15,11 @@ import numpy as np
 from jax import Array
 
 from shapeexec.attention.backends import _softmax
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    InterpretedProducts,
+    Products,
+    along_rows,
+)
 
 Along = Callable[[Array, tuple[int, ...]], Array]
 
@@ -162,21 +167,27 @@ class BiasedWeights:
 
 
 def add(
-    form: Weights | BiasedWeights, scores: Array, along: Along, largest: Array, weight: Array
+    form: Weights | BiasedWeights,
+    products: Products | InterpretedProducts,
+    scores: Array,
+    *,
+    largest: Array,
+    weight: Array,
 ) -> tuple[Array, ...]:
     """Add scores to a running softmax.
 
     Args:
         form: The formulas of the weights.
+        products: The products that made the scores.
         scores: f32[rows, columns].
-        along: See `Weights.weigh`.
         largest: The largest score of each row so far; see `Weights.largest`.
-        weight: The sum of each row's weights so far.
+        weight: The threads' shares of the sum of each row's weights so far; see
+            `Products.shares_of_sums`.
 
     Returns:
-        The weights of the scores; the new largest score and sum; the decay of older weights.
+        The weights of the scores; the new largest score and shares; the decay of older weights.
     """
     new = jnp.maximum(largest, form.largest(scores))
     decay = form.decay(largest, new)
-    weights = form.weigh(scores, along, new)
-    return weights, new, weight * decay + weights.sum(axis=1), decay
+    weights = form.weigh(scores, along_rows, new)
+    return weights, new, weight * decay + products.shares_of_sums(weights), decay
