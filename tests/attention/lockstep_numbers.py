@@ -39,6 +39,9 @@ class Numbers:
 
     arith_trunci = arith_index_cast
 
+    def arith_bitcast(self, op, x):
+        return x.view(DTYPES[str(op.results[0].type)])
+
     def arith_extui(self, op, x):
         return unsigned(x).astype(DTYPES[str(op.results[0].type)])
 
@@ -89,6 +92,21 @@ def as_unsigned(function):
     return method
 
 
+def elements(x, dtype):
+    """The elements of vectors, along another axis."""
+    return np.ascontiguousarray(x)[..., None].view(dtype)
+
+
+def by_element(function):
+    def method(_, op, x, y):
+        if x.dtype.kind != "V":
+            return function(x, y)
+        assert "f32" in str(op.results[0].type), "of others only the bytes are known"
+        return function(elements(x, np.float32), elements(y, np.float32)).view(x.dtype)[..., 0]
+
+    return method
+
+
 def truncated(x, y):
     return np.trunc(x / y).astype(x.dtype)
 
@@ -104,14 +122,17 @@ for _name, _function in {
     "arith_divsi": truncated,
     "arith_remsi": np.fmod,
     "arith_maxsi": np.maximum,
+}.items():
+    for _each in _name.split():
+        setattr(Numbers, _each, lambda _, op, x, y, function=_function: function(x, y))
+for _name, _function in {
     "arith_addf": operator.add,
     "arith_subf": operator.sub,
     "arith_mulf": operator.mul,
     "arith_divf": operator.truediv,
     "arith_maximumf": np.maximum,
 }.items():
-    for _each in _name.split():
-        setattr(Numbers, _each, lambda _, op, x, y, function=_function: function(x, y))
+    setattr(Numbers, _name, by_element(_function))
 for _name, _function in {
     "arith_divui": operator.floordiv,
     "arith_remui": operator.mod,

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxlib.mlir import ir
 
-from tests.attention.lockstep_numbers import DTYPES
+from tests.attention.lockstep_numbers import DTYPES, elements
 
 
 class Vectors:
@@ -32,8 +32,3 @@ class Vectors:
         parts = np.concatenate([elements(v, f"V{size}") for v in np.broadcast_arrays(x, y)], -1)
         chosen = np.ascontiguousarray(parts[..., list(op.attributes["mask"])])
         return chosen.view(DTYPES[str(op.results[0].type)])[..., 0]
-
-
-def elements(x, dtype):
-    """The elements of vectors, along another axis."""
-    return np.ascontiguousarray(x)[..., None].view(dtype)

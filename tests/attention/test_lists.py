@@ -1,6 +1,7 @@
 """The lists of tiles: complete, disjoint, transposes of each other, and the same inside jit."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -314,6 +315,26 @@ def test_first_tiles_are_those_of_the_lists_that_they_replace(name, tile, sizes)
     np.testing.assert_array_equal(np.sort(order), np.broadcast_to(row, order.shape))
     sorted_counts = np.take_along_axis(np.where(is_valid, counts, 0), order, 1)
     assert (np.diff(sorted_counts) <= 0).all()
+
+
+@pytest.mark.parametrize("from_end", [False, True])
+@pytest.mark.parametrize("offset", [None, 0, 1, 64, 128, 200, -128, -130, 127])
+@pytest.mark.parametrize("tile", [(128, 128), (64, 128), (48, 128), (128, 64)])
+def test_which_reaches_leave_a_mask_to_the_last_tile_alone(tile, offset, from_end):
+    reach, inner = Reach(offset, from_end), 0
+    for along, across in itertools.product([0, 1, 100, 256, 400], [0, 1, 64, 255, 256, 700]):
+        shift = across - along if from_end else 0
+        last = across if offset is None else np.arange(along)[:, None] + offset + shift
+        seen = np.broadcast_to(np.arange(across) <= last, (along, across))
+        for first in range(0, along, tile[0]):
+            row = seen[first : first + tile[0]]
+            of_tiles = [row[:, begin : begin + tile[1]] for begin in range(0, across, tile[1])]
+            listed = [one for one in of_tiles if one.any()]
+            inner += sum(not one.all() for one in listed[:-1])
+    assert reach.ends_in_one(tile) <= (inner == 0)
+    if tile[1] == 128 and tile[0] != 48:
+        is_known = offset is None or (offset % 128 == 0 and not from_end)
+        assert reach.ends_in_one(tile) == is_known
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,23 @@ def texts(lower_all, programs):
     return {text_of(code) for code in core.KNOWN_KERNELS.values()}
 
 
+def products_of(program):
+    """How many products the text of a program's forward kernel has."""
+    (text,) = (text for text in texts(map, [program]) if "wgmma.mma_async" in text)
+    return text.count("wgmma.mma_async")
+
+
+def test_a_mask_of_the_last_tile_alone_needs_no_loop_of_its_own():
+    full = products_of(forward(512))
+    assert products_of(forward(512, is_causal=True)) == full
+    assert products_of(forward(512, mask=sx.Causal(128))) == full
+    lengths = {"key_value_seq_lengths": jnp.array([3, 2000])}
+    assert products_of(forward(2048, **lengths)) == full
+    two_loops = products_of(forward(512, mask=sx.SlidingWindow(100)))
+    assert two_loops > full
+    assert products_of(forward(512, mask=sx.Causal(align="end"))) == two_loops
+
+
 def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():
     lengths = jnp.array([3, 500])
     ragged = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}

@@ -334,7 +334,7 @@ def of_rows(numbers: Sequence[Any]) -> Any:
     layout = mgpu.WGMMA_ROW_LAYOUT
     registers = np.empty(layout.registers_shape((64,)), dtype=object)
     one = ir.VectorType.get((1,), ir.F32Type.get())
-    registers.flat = [vector.broadcast(one, x) for x in numbers]
+    registers.reshape(-1)[:] = [vector.broadcast(one, x) for x in numbers]
     return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=None)
 
 
