@@ -43,6 +43,7 @@ class Case:
     sizes: tuple[list[int], list[int]] | None = None
     dtype: str = "bfloat16"
     bias: object = None
+    piece: int | None = None
 
     @property
     def signature(self) -> Signature:
@@ -59,6 +60,7 @@ class Case:
             bias=getattr(self.bias, "shape", None if self.bias is None else type(self.bias)),
             is_ragged=self.sizes is not None,
             tile=(128, 128),
+            piece=self.piece,
         )
 
     @property
@@ -144,7 +146,8 @@ def extreme_bias(queries: int, keys: int) -> np.ndarray:
     bias[..., 3, :] = -1e30  # all alike
     bias[..., 4, :] = np.finfo(np.float32).min  # all alike
     bias[..., 129, 140] = 1e30  # forbidden
-    bias[..., 129, :128] = -np.inf  # nothing in the first piece
+    bias[..., 129, :128] = -np.inf  # nothing in one of the pieces
+    bias[..., 128, 128:] = -np.inf
     return bias
 
 

@@ -32,7 +32,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
 from shapeexec.attention.backends.mosaic_gpu import _forward, _schedule
-from tests.attention.hopper import CASES, IDS, IDS_OF_MANY, Case, random_bias
+from tests.attention.hopper import (
+    CASES,
+    IDS,
+    IDS_OF_MANY,
+    Case,
+    extreme_bias,
+    random_bias,
+)
 from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
 
 pytestmark = pytest.mark.usefixtures("no_races")
@@ -136,9 +143,45 @@ def test_a_kernel_gives_what_the_formulas_give(case):
     ids=lambda case: case.name,
 )
 def test_two_programs_share_a_tile_if_there_is_only_one(case):
+    assert_forward_is_right(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # More pieces than places, the first one to be cleared.
+        Case("the last keys cut", Full(), 100, 600, (1, 1), (128, 128)),
+        Case(
+            *("ragged", Full(), 192, 640, (1, 1), (128, 128), 3),
+            sizes=([192, 33, 130], [600, 1, 257]),
+            piece=128,
+        ),
+        Case(
+            *("ragged, causal", Causal(), 384, 300, (2, 1), (64, 64), 4),
+            sizes=([384, 200, 129, 0], [300, 129, 5, 128]),
+            piece=128,
+        ),
+        Case(
+            *("ragged, causal, a bias", Causal(), 200, 300, (1, 1), (40, 128), 2),
+            sizes=([200, 130], [257, 300]),
+            bias=extreme_bias(200, 300),
+        ),
+        Case("a tile more", Causal(128), 200, 300),
+        Case("a tile less", Causal(-128), 300, 200),
+        Case("a key more: two tiles may be partial", Causal(1), 300, 300, (1, 1)),
+    ],
+    ids=lambda case: case.name,
+)
+def test_rows_are_taken_from_their_end_where_only_the_last_tile_is_partial(case):
+    assert_forward_is_right(case)
+
+
+def assert_forward_is_right(case):
+    """Run the forward pass, and look for races, too."""
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=True))
     q, k, v, _ = case.with_nan_behind()
-    out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=None)
+    bias = case.poisoned_bias()
+    out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=bias)
     want = case.reference()
     results = [np.asarray(x, np.float64) for x in (out, logsumexp)]
     assert_as_formulas(case, results, [want.out, want.logsumexp.transpose(0, 2, 1)])

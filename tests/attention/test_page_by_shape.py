@@ -45,13 +45,11 @@ def length(size):
 FULL, CAUSAL, WINDOW = sx.Full(), sx.Causal(), sx.SlidingWindow(1023)
 OF_BIAS = {"bias": (1, 1, 4096, 4096)}
 CALLS = {
-    "full or causal, heads of 64": [(FULL, heads(64)), (CAUSAL, heads(64) | length(2048))],
-    "full or causal, heads of 128": [(FULL, {}), (CAUSAL, length(2048))],
-    "the same from 128 on, heads of 64, 131,072 queries or more of all examples and heads": [
+    "full or causal, heads of 64 or 128": [
+        *((FULL, heads(64)), (CAUSAL, heads(64) | length(2048))),
+        *((FULL, {}), (CAUSAL, length(2048))),
         (FULL, heads(64) | length(128) | {"batch": 64, "query_heads": 16}),
         (CAUSAL, heads(64) | length(1024) | {"batch": 16, "query_heads": 8}),
-    ],
-    "full or causal, T or S below 2,048, heads of 64 or 128": [
         (FULL, heads(64) | length(128)),
         (CAUSAL, heads(64) | length(1920)),
         (CAUSAL, length(128)),

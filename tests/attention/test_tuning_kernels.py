@@ -46,7 +46,7 @@ def tilings(backend, case):
 def test_hopper_takes_small_pieces_of_few_ragged_keys_and_offers_the_other_size(
     is_ragged, keys, size, bias, pieces
 ):
-    from shapeexec.attention.backends.mosaic_gpu._forward import (  # noqa: PLC0415 - needs jax 0.11
+    from shapeexec.attention.backends.mosaic_gpu._pieces import (  # noqa: PLC0415 - needs jax 0.11
         default_piece,
     )
 

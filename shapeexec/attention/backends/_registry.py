@@ -21,7 +21,7 @@ Name = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"]
 
 @dataclasses.dataclass(frozen=True)
 class Faster:
-    """Calls for which a back end was measured to be faster than the platform's first one.
+    """Calls for which a back end was measured to be faster than others before it in the table.
 
     Attributes:
         capability: The compute capability of the GPU.
@@ -29,7 +29,6 @@ class Faster:
         kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
         head_sizes: Head sizes, the same for queries and values.
         shortest: The least T and S. Below, another back end was measured to be as fast, or none.
-        queries: The least number of queries of all examples and heads.
         after: The names of back ends that are faster yet: they are tried before it.
     """
 
@@ -38,7 +37,6 @@ class Faster:
     kinds: frozenset[str]
     head_sizes: frozenset[int]
     shortest: int
-    queries: int = 0
     after: tuple[str, ...] = ()
 
     def covers(
@@ -52,7 +50,6 @@ class Faster:
             and signature.head_size == signature.value_size
             and signature.head_size in self.head_sizes
             and min(signature.query_size, signature.key_size) >= self.shortest
-            and signature.batch * signature.query_heads * signature.query_size >= self.queries
         )
 
 
@@ -89,13 +86,15 @@ class Registration:
 
 
 _DENSE = frozenset({"full", "causal"})
-_FORWARD_CUDNN = Faster(
-    HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64}), shortest=2048
-)
 _FASTER_CUDNN = (
-    _FORWARD_CUDNN,
-    # cuDNN's calls cost the host more, so shorter sequences must be many to keep the GPU busy.
-    dataclasses.replace(_FORWARD_CUDNN, shortest=128, queries=131_072),
+    Faster(
+        HOPPER,
+        is_backward=False,
+        kinds=_DENSE,
+        head_sizes=frozenset({64}),
+        shortest=2048,
+        after=("mosaic_gpu",),
+    ),
     Faster(
         HOPPER,
         is_backward=True,

@@ -38,12 +38,7 @@ from shapeexec.attention.backends.mosaic_gpu._any_length import (
 )
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
-from shapeexec.attention.backends.mosaic_gpu._forward import (
-    default_piece,
-    forward,
-    piece_of,
-    takes_whole_tiles,
-)
+from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._join import joined, joined_output
@@ -54,6 +49,11 @@ from shapeexec.attention.backends.mosaic_gpu._packing import (
     packed_queries,
     packing_of,
     unpacked,
+)
+from shapeexec.attention.backends.mosaic_gpu._pieces import (
+    default_piece,
+    piece_of,
+    takes_whole_tiles,
 )
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import share

@@ -167,7 +167,8 @@ class ItemElements:
     ) -> Any:
         """Carry through the item's pieces: step(i, carry, partial=whether it may need the mask).
 
-        Full pieces come first. Each kind has a loop of its own (docs/adr/0009), if there are both.
+        Full pieces come first, if any piece may be partial. Each kind has a loop of its own then
+        (docs/adr/0009).
 
         Args:
             step: Called as told.

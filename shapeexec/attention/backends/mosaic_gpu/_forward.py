@@ -24,14 +24,15 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
+from shapeexec.attention.backends.mosaic_gpu._pieces import MOST_IN_RINGS, pieces
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, held, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
@@ -43,10 +44,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-_STEPS = 2  # tiles of keys and values in the rings
-_STEPS_OF_NARROW = 4  # with heads up to 64, and arrays up to
-_FEW_ARRAYS = 16  # of a mask, with a number per key: these are in the rings, too
-_SHORT = 1024  # keys
+_MOST_HELD = 64  # columns of queries
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
 
@@ -58,7 +56,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
     """
     batch, queries, heads, _ = q.shape
     widest = max(config.columns)
-    key_rows, steps = _pieces(config)
+    key_rows, steps = pieces(config)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, steps, rows=key_rows, dtype=q.dtype)
@@ -89,34 +87,6 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
         halves=True,
     )
-
-
-def takes_whole_tiles(signature: Signature) -> bool:
-    """Whether the registers suffice for the scores of a whole tile of keys."""
-    return max(signature.head_size, signature.value_size) <= 128
-
-
-def default_piece(signature: Signature) -> int:
-    """The number of keys in a piece, if nothing else was measured to be faster."""
-    # Pieces behind a valid length are left out, which is worth smaller ones where there are few.
-    # With a bias that was not measured.
-    has_few = signature.is_ragged and signature.bias is None and signature.key_size <= _SHORT
-    return TILE // 2 if has_few or not takes_whole_tiles(signature) else TILE
-
-
-def piece_of(signature: Signature) -> int:
-    """The number of keys in a piece."""
-    return signature.piece or default_piece(signature)
-
-
-def _pieces(config: Config) -> tuple[int, int]:
-    """The number of keys in a piece, and the number of pieces in flight."""
-    signature = config.signature
-    rows = piece_of(signature)
-    if not takes_whole_tiles(signature):
-        return rows, _STEPS
-    is_narrow = max(config.columns) <= 64 and len(config.rule.of_side(1)) <= _FEW_ARRAYS
-    return rows, (_STEPS_OF_NARROW if is_narrow else _STEPS) * TILE // rows
 
 
 def _kernel(
@@ -165,8 +135,18 @@ class _Kernel:
 
     @property
     def is_backwards(self) -> bool:
-        """Whether an item's pieces come last to first, so that only the first may need the mask."""
+        """Whether an item's pieces come last to first, so that only the first needs the mask.
+
+        Other tiles are partial only for the rows behind the valid length of queries. Their mask is
+        left out, for nobody reads the results of those.
+        """
         return self.keys.rows == TILE and self.block.queue.table.lists.end_in_one
+
+    @property
+    def holds_queries(self) -> bool:
+        """Whether products read queries from registers; for other calls that was slower."""
+        is_narrow = max(self.config.columns) <= _MOST_HELD
+        return is_narrow and (self.elements.mask_nothing or not self.is_backwards)
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries."""
@@ -192,7 +172,7 @@ class _Kernel:
             first = self.block.queue.table.first_column(item, place, self.keys.rows)
             self.keys.send(key, first, start + i)
             owed = self.values.send_early(value, first, start + i)
-            if self.is_backwards:  # the piece before may be the one that needs clearing
+            if self.is_backwards:  # the first piece may need clearing
                 self.values.settle(before)
             return owed
 
@@ -208,7 +188,7 @@ class _Kernel:
         room = self.keys.steps * self.keys.rows
         if self.block.queue.table.fits(room):
             return lax.fori_loop(0, count, step, nothing), look_up()
-        if room < _STEPS_OF_NARROW * TILE:
+        if room < MOST_IN_RINGS:
             # As many as the rings hold, so that there is work for as long as it takes.
             first = jnp.minimum(count, self.keys.steps)
             return look_up.amid(step, nothing, first=first, count=count)
@@ -309,7 +289,7 @@ class _ItemSoftmax:
     Attributes:
         kernel: The kernel's state.
         item: The item.
-        q: [64, columns] in shared memory.
+        q: [64, columns], in registers or in shared memory.
         rule: Mask and bias for these rows.
         start: The position of the first piece in the ring.
         count: The number of pieces.
@@ -317,7 +297,7 @@ class _ItemSoftmax:
 
     kernel: _Kernel
     item: Item
-    q: Ref
+    q: Array | Ref
     rule: ItemElements
     start: Array
     count: Array
@@ -327,7 +307,8 @@ class _ItemSoftmax:
         """For the rows from `first_query` on."""
         rows = kernel.keys.rows
         rule = kernel.elements.of_item(item, first_query, ROWS)
-        return _ItemSoftmax(kernel, item, q, rule, start, item.pieces(rows))
+        operand = held(q) if kernel.holds_queries else q
+        return _ItemSoftmax(kernel, item, operand, rule, start, item.pieces(rows))
 
     def run(self) -> _Sums:
         """The softmax over all pieces."""

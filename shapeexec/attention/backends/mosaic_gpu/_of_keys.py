@@ -41,7 +41,12 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
     NotIntoQueries,
 )
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
-from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    along_columns,
+    held,
+    in_loop,
+    load,
+)
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item, tiles_of
@@ -49,6 +54,7 @@ from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 _SHAPE = (ROWS, PIECE)
 _MOST_COLUMNS = 256  # of dk and dv together, whose sums fit into registers
+_MOST_HELD = 64  # of keys or values that fit there, too
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -284,14 +290,18 @@ class _Kernel:
         So each step passes on where its queries begin, and the last piece is added after the loop.
         """
         products, (key_sum, value_sum) = self.block.products, sums
-        rule = self.elements.of_item(item, first_key, ROWS)
+        rule, operands = self.elements.of_item(item, first_key, ROWS), None
+        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        if max(self.config.columns) <= _MOST_HELD:
+            operands = held(self.keys.at[slot, mine]), held(self.values.at[slot, mine])
 
         def step(i: Array, before: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `before` is where piece i - 1 begins."""
             position = start + i
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
-            piece = _Piece(rule, partial, places, here)
+            key, value = operands or (self.keys.at[here, mine], self.values.at[here, mine])
+            piece = _Piece(rule, partial, places, key, value)
             gradients = functools.partial(self._gradients, piece, value_sum)
             shapes = [_SHAPE] if key_sum is None else [_SHAPE, _SHAPE]
             d_score = products.hold(gradients, *shapes)
@@ -330,19 +340,17 @@ class _Kernel:
         """
         products, form = self.block.products, self.config.weights
         place, place_of_d_out = piece.places
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        key, value = self.keys.at[piece.slot, mine], self.values.at[piece.slot, mine]
         query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
         loaded = functools.partial(load, of="columns", where="shared")
 
-        products.add(scores, key, query.transpose((1, 0)))
+        products.add(scores, piece.key, query.transpose((1, 0)))
         if d_weights is not None:
             addend = loaded(self.d_outs.vectors[0].at[place_of_d_out])
             products.write(d_weights, along_columns(addend, _SHAPE))
         # To save registers, the mask is applied before the next product starts.
         score = self._masked(piece, products.read(scores))
         if d_weights is not None:
-            products.add(d_weights, value, d_out.transpose((1, 0)))
+            products.add(d_weights, piece.value, d_out.transpose((1, 0)))
         vectors = self.queries.vectors[: len(self.rows.of_weights)]
         weight = form.weigh(score, along_columns, *(loaded(x.at[place]) for x in vectors))
         if value_sum is not None:
@@ -374,10 +382,11 @@ class _Piece:
         rule: Mask and bias for this warpgroup's keys.
         is_partial: Whether the mask may forbid some of its pairs.
         places: Its places in the rings of queries and of gradients of the output.
-        slot: The slot of keys and values.
+        key, value: The keys and values, [64, columns] each, in registers or in shared memory.
     """
 
     rule: ItemElements
     is_partial: bool
     places: tuple[Array, Array]
-    slot: Array
+    key: Array | Ref
+    value: Array | Ref

@@ -31,6 +31,7 @@ from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     clear_rows,
+    held,
     in_loop,
     load,
     vector,
@@ -41,6 +42,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUP
 
 _SHAPE = (ROWS, PIECE)
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
+_MOST_HELD = 128  # columns of queries, or of gradients of the output, that fit there, too
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -236,10 +238,7 @@ class _Kernel:
             for column in range(0, self.config.columns[1], _BLOCK):
                 block = pl.ds(column, _BLOCK)
                 tiles = self.values.tiles.at[place, :, block], self.d_outs.at[slot, rows, block]
-                output, d_output = (
-                    plgpu.layout_cast(tile[...], plgpu.Layout.WGMMA).astype(jnp.float32)
-                    for tile in tiles
-                )
+                output, d_output = (held(tile).astype(jnp.float32) for tile in tiles)
                 total += (output * d_output).sum(axis=1)
             return total
 
@@ -270,12 +269,14 @@ class _Kernel:
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         loaded = functools.partial(load, of="rows", where="shared")
         of_weights = [loaded(ref.at[slot, mine]) for ref in self.of_rows[: len(self.rows[0])]]
-        rule = self.elements.of_item(item, first_query, ROWS)
+        rule, operands = self.elements.of_item(item, first_query, ROWS), None
+        if max(self.config.columns) <= _MOST_HELD:
+            operands = held(self.queries.at[slot, mine]), held(self.d_outs.at[slot, mine])
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `last` is where piece i - 1 begins."""
             here = in_loop(slot, last)
-            query, d_out = self.queries.at[here, mine], self.d_outs.at[here, mine]
+            query, d_out = operands or (self.queries.at[here, mine], self.d_outs.at[here, mine])
             place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)
             key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
 

@@ -241,11 +241,11 @@ class InterpretedProducts:
 
     def shares_of_sums(self, x: Array) -> Array:
         """See `Products`."""
-        return x.sum(axis=1)
+        return x.sum(axis=1) / _threads.OF_ROW
 
     def joined(self, shares: Array) -> Array:
         """See `Products`."""
-        return shares
+        return shares * _threads.OF_ROW
 
     def look_up(self, table: Ref, index: Array) -> Array:
         """See `Products`."""
@@ -298,6 +298,17 @@ def load(
     }[of]
     # Mosaic refuses loads from device memory that are not vectorized unless `optimized=False`.
     return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue] - jax 0.10 wants an index
+
+
+def held(tile: Ref) -> Array:
+    """A left operand of products in registers: from shared memory each product reads it anew.
+
+    That memory's bandwidth limits the products, too. See docs/adr/0009.
+
+    Args:
+        tile: [64, columns] of 16 bits, laid out as products read it.
+    """
+    return plgpu.layout_cast(tile[...], plgpu.Layout.WGMMA)
 
 
 def positions(count: int, *, of: Literal["rows", "columns"]) -> Array:

@@ -71,8 +71,9 @@ class Stream:
     def send_early(self, source: "Source", first: Array, position: Array) -> "Owed":
         """Start the copies of a piece, and leave clearing its rows to `settle`.
 
-        Nothing else may be sent that needs clearing before that. In a list only the last piece may,
-        so one `settle` after all of them suffices.
+        Nothing else may be sent that needs clearing before that, nor what waits for a place that
+        is free only after the piece is read: with as many pieces in flight as there are places,
+        nobody would go on. If only the last piece may need it, one `settle` after all suffices.
         """
         place, valid = self.place(position), source.length - first
         self._await_free(place, position)

@@ -25,6 +25,9 @@ WARP = 32
 WARPGROUP = 128
 """The threads of a warpgroup."""
 
+OF_ROW = 4
+"""The threads that hold a row of an accumulator, neighbours."""
+
 STORED_COLUMNS = 16
 """The columns of a row that four threads store together: `store_rows` stores a multiple of them."""
 
@@ -318,7 +321,7 @@ def _elements(pair: Any) -> tuple[Any, Any]:
 
 
 def sums_of_neighbours(registers: Any) -> list[Any]:
-    """The sums over the four threads that hold a row, f32.
+    """The sums over the `OF_ROW` threads that hold a row, f32.
 
     Args:
         registers: The registers of an array f32[64] of numbers per row.

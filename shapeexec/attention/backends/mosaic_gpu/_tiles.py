@@ -56,7 +56,7 @@ class ListRefs(NamedTuple):
 
     @property
     def end_in_one(self) -> bool:
-        """Whether only the last tile of a row may need a mask."""
+        """Whether only the last tile of a row may need a mask for its valid queries."""
         return False
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
@@ -203,7 +203,7 @@ class Item(NamedTuple):
         return self.count * (TILE // rows) - lax.div(self.behind, jnp.int32(rows))
 
     def full_pieces(self, rows: int) -> Array:
-        """The number of `pieces` that need no mask; they come first."""
+        """The number of `pieces` that need no mask, of tiles at the beginning of the list."""
         return self.full * (TILE // rows)
 
 
@@ -313,7 +313,7 @@ class Table(NamedTuple):
         return item._replace(full=full, count=count, behind=behind)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
-        """The first position of a step's piece of `size`; listed tiles are taken in order."""
+        """The first position of piece `step` of an item's tiles, in pieces of `size`."""
         place, piece = divided(step, TILE // size)
         return self._tile(item, item.head, place) * TILE + piece * size
 
