@@ -219,6 +219,22 @@ def test_a_mask_of_the_last_tile_alone_needs_no_loop_of_its_own():
     assert products_of(forward(512, mask=sx.Causal(align="end"))) == two_loops
 
 
+def held_everywhere(program):
+    """Of each kernel with products, whether they all read their left operand from registers."""
+    of_kernels = (text for text in texts(map, [program]) if "wgmma.mma_async" in text)
+    products = [re.findall(r"wgmma\.mma_async\S* {[\d$,]*}, *({?)", text) for text in of_kernels]
+    assert all(products)
+    return [all(of_one) for of_one in products]
+
+
+def test_operands_that_stay_are_read_from_registers_where_that_was_faster():
+    assert held_everywhere(forward(512)) == [True]
+    assert held_everywhere(forward(512, is_causal=True)) == [False]
+    assert held_everywhere(forward(512, size=128)) == [False]
+    assert held_everywhere(gradient(64)) == [True] * 3
+    assert sum(held_everywhere(gradient(128))) == 1  # the kernel for queries
+
+
 def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():
     lengths = jnp.array([3, 500])
     ragged = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}

@@ -172,7 +172,7 @@ def test_two_programs_share_a_tile_if_there_is_only_one(case):
     ],
     ids=lambda case: case.name,
 )
-def test_rows_are_taken_from_their_end_where_only_the_last_tile_is_partial(case):
+def test_the_forward_pass_is_right_from_whichever_end_rows_are_taken(case):
     assert_forward_is_right(case)
 
 

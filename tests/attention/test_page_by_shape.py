@@ -45,7 +45,7 @@ def length(size):
 FULL, CAUSAL, WINDOW = sx.Full(), sx.Causal(), sx.SlidingWindow(1023)
 OF_BIAS = {"bias": (1, 1, 4096, 4096)}
 CALLS = {
-    "full or causal, heads of 64 or 128": [
+    "full or causal, heads up to 128": [
         *((FULL, heads(64)), (CAUSAL, heads(64) | length(2048))),
         *((FULL, {}), (CAUSAL, length(2048))),
         (FULL, heads(64) | length(128) | {"batch": 64, "query_heads": 16}),
@@ -55,9 +55,10 @@ CALLS = {
         (CAUSAL, length(128)),
         (FULL, length(96)),
         (CAUSAL, heads(64) | length(64)),
+        (CAUSAL, length(4000)),
+        (FULL, heads(40)),
     ],
     "causal window, heads of 64 or 128": [(WINDOW, heads(64)), (WINDOW, {})],
-    "full or causal, T or S not in whole 128s, heads of 128": [(CAUSAL, length(4000))],
     "valid lengths": [(CAUSAL, {"is_ragged": True}), (FULL, {"is_ragged": True} | heads(64))],
     "documents, `BlockMask`, a bool array": [
         (sx.Documents(IDS), {}),

@@ -21,15 +21,15 @@ Name = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"]
 
 @dataclasses.dataclass(frozen=True)
 class Faster:
-    """Calls for which a back end was measured to be faster than others before it in the table.
+    """Calls for which a back end is tried earlier than its row in the table says.
 
     Attributes:
         capability: The compute capability of the GPU.
         is_backward: Whether the backward pass was measured, or the forward pass.
         kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
         head_sizes: Head sizes, the same for queries and values.
-        shortest: The least T and S. Below, another back end was measured to be as fast, or none.
-        after: The names of back ends that are faster yet: they are tried before it.
+        shortest: The least T and S.
+        after: The names of back ends that are tried before it.
     """
 
     capability: tuple[int, int]
@@ -37,7 +37,7 @@ class Faster:
     kinds: frozenset[str]
     head_sizes: frozenset[int]
     shortest: int
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...]
 
     def covers(
         self, signature: Signature, kind: str, *, capability: tuple[int, int] | None
@@ -62,7 +62,7 @@ class Registration:
         platforms: Where it is tried for calls without `implementation=`, in the order of the rows;
             None: on all platforms.
         faster: Calls for which it is tried before all others, but those of `Faster.after`. The
-            measurements are in docs/attention_figures.md.
+            measurements, beside these, are in docs/attention_figures.md.
         makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
             back end that runs anywhere suffices.
         newest: The newest compute capability for which it is tried without being named; None: no

@@ -44,7 +44,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-_MOST_HELD = 64  # columns of queries
+_MOST_HELD = 64  # columns of keys or values: with more it was slower to hold queries
 _REGISTERS = (232, 40)  # for a thread that computes, and for one that moves memory
 
 
@@ -144,7 +144,7 @@ class _Kernel:
 
     @property
     def holds_queries(self) -> bool:
-        """Whether products read queries from registers; for other calls that was slower."""
+        """Whether products read queries from registers; in causal masks that was slower."""
         is_narrow = max(self.config.columns) <= _MOST_HELD
         return is_narrow and (self.elements.mask_nothing or not self.is_backwards)
 

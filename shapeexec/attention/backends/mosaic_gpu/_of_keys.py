@@ -54,7 +54,7 @@ from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 _SHAPE = (ROWS, PIECE)
 _MOST_COLUMNS = 256  # of dk and dv together, whose sums fit into registers
-_MOST_HELD = 64  # of keys or values that fit there, too
+_MOST_HELD = 64  # columns of keys or values, which fit there, too
 
 
 @functools.partial(jax.jit, static_argnums=0)

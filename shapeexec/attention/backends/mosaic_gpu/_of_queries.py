@@ -42,7 +42,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUP
 
 _SHAPE = (ROWS, PIECE)
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
-_MOST_HELD = 128  # columns of queries, or of gradients of the output, that fit there, too
+_MOST_HELD = 128  # columns of keys or values: queries and gradients of the output fit there, too
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -275,7 +275,7 @@ class _Kernel:
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `last` is where piece i - 1 begins."""
-            here = in_loop(slot, last)
+            here = in_loop(slot, last)  # of operands that are not held
             query, d_out = operands or (self.queries.at[here, mine], self.d_outs.at[here, mine])
             place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)
             key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
