@@ -72,8 +72,7 @@ class Numbers:
     def llvm_intr_ctpop(self, op, x):
         return np.bitwise_count(unsigned(x)).astype(x.dtype)
 
-    def llvm_mlir_constant(self, op):
-        return self.arith_constant(op)
+    llvm_mlir_constant = arith_constant
 
     def llvm_ptrtoint(self, op, x):
         return x

@@ -255,6 +255,17 @@ class _Kernel:
         # Behind the valid length the gradient of the output may be NaN.
         return clear_rows(valid, addend)
 
+    def _operands(self, slot: Array) -> tuple[Ref, Ref]:
+        """The warpgroup's queries and gradients of the output, in shared memory."""
+        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        return self.queries.at[slot, mine], self.d_outs.at[slot, mine]
+
+    def _of_weights(self, slot: Array) -> list[Array]:
+        """`Rows.of_weights` of the warpgroup's queries."""
+        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        refs = self.of_rows[: len(self.rows[0])]
+        return [load(ref.at[slot, mine], of="rows", where="shared") for ref in refs]
+
     def _sum(
         self,
         item: Item,
@@ -266,17 +277,14 @@ class _Kernel:
     ) -> Array:
         """The sum of dq over the keys in the ring from `start` on, f32[queries, columns]."""
         products, (at_key, at_value) = self.block.products, start
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        loaded = functools.partial(load, of="rows", where="shared")
-        of_weights = [loaded(ref.at[slot, mine]) for ref in self.of_rows[: len(self.rows[0])]]
-        rule, operands = self.elements.of_item(item, first_query, ROWS), None
-        if max(self.config.columns) <= _MOST_HELD:
-            operands = held(self.queries.at[slot, mine]), held(self.d_outs.at[slot, mine])
+        of_weights = self._of_weights(slot)
+        rule = self.elements.of_item(item, first_query, ROWS)
+        is_narrow = max(self.config.columns) <= _MOST_HELD
+        operands = [*map(held, self._operands(slot))] if is_narrow else None
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `last` is where piece i - 1 begins."""
-            here = in_loop(slot, last)  # of operands that are not held
-            query, d_out = operands or (self.queries.at[here, mine], self.d_outs.at[here, mine])
+            query, d_out = operands or self._operands(in_loop(slot, last))
             place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)
             key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
 
