@@ -61,8 +61,8 @@ class Registration:
         name: The name of the back end and of its package.
         platforms: Where it is tried for calls without `implementation=`, in the order of the rows;
             None: on all platforms.
-        faster: Calls for which it is tried before all others, but those of `Faster.after`. The
-            measurements, beside these, are in docs/attention_figures.md.
+        faster: Calls for which it is tried before all others, but those of `Faster.after`. What was
+            measured is in docs/attention_figures.md.
         makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
             back end that runs anywhere suffices.
         newest: The newest compute capability for which it is tried without being named; None: no

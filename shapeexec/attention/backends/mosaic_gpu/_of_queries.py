@@ -208,13 +208,12 @@ class _Kernel:
     def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
         """Compute an item whose pieces begin at `start`; return where the next item's begin."""
         warpgroup = self.block.warpgroup
-        mine = pl.ds(warpgroup * ROWS, ROWS)
         first_query = item.row * TILE + warpgroup * ROWS
         valid = item.query_length - first_query
         at_key, at_value = start
         outputs = self._outputs(item)
         addend = self._addend(slot, at_value, outputs, valid)
-        shared = self.queries.at[slot, mine]
+        shared = self.queries.at[slot, self._mine]
         summed = functools.partial(
             self._sum, item, slot, (at_key, at_value + outputs), first_query, addend
         )
@@ -231,7 +230,7 @@ class _Kernel:
     def _addend(self, slot: Array, start: Array, outputs: Array, valid: Array) -> Array:
         """`Rows.addend` of this warpgroup's queries, from the output in the ring at `start`."""
         warpgroup = self.block.warpgroup
-        rows = pl.ds(warpgroup * ROWS, ROWS)
+        rows = self._mine
 
         def summed(place: Array) -> Array:
             total = vector(0.0, ROWS)
@@ -255,16 +254,19 @@ class _Kernel:
         # Behind the valid length the gradient of the output may be NaN.
         return clear_rows(valid, addend)
 
+    @property
+    def _mine(self) -> Any:
+        """The rows of a tile that the warpgroup computes."""
+        return pl.ds(self.block.warpgroup * ROWS, ROWS)
+
     def _operands(self, slot: Array) -> tuple[Ref, Ref]:
         """The warpgroup's queries and gradients of the output, in shared memory."""
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        return self.queries.at[slot, mine], self.d_outs.at[slot, mine]
+        return self.queries.at[slot, self._mine], self.d_outs.at[slot, self._mine]
 
     def _of_weights(self, slot: Array) -> list[Array]:
         """`Rows.of_weights` of the warpgroup's queries."""
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         refs = self.of_rows[: len(self.rows[0])]
-        return [load(ref.at[slot, mine], of="rows", where="shared") for ref in refs]
+        return [load(ref.at[slot, self._mine], of="rows", where="shared") for ref in refs]
 
     def _sum(
         self,

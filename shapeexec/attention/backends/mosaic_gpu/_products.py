@@ -24,7 +24,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu import _threads
+from shapeexec.attention.backends.mosaic_gpu import _reals, _threads
 from shapeexec.attention.backends.mosaic_gpu._tiles import WIDE
 
 
@@ -139,7 +139,7 @@ class Products:
 
         @plgpu.inline_mgpu(arg_types=(plgpu.Layout.WGMMA,), return_type=made)
         def add_up(_: Any, x: Any) -> Any:
-            return _threads.of_rows(_threads.sums_of_rows(x.registers))
+            return _reals.as_rows(_reals.sums_of_rows(x.registers))
 
         return add_up(x)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
@@ -150,7 +150,8 @@ class Products:
 
         @plgpu.inline_mgpu(arg_types=(layout,), return_type=made)
         def join(_: Any, shares: Any) -> Any:
-            return _threads.of_rows(_threads.sums_of_neighbours(shares.registers))
+            of_rows = _reals.from_rows(shares.registers)
+            return _reals.as_rows([_threads.sum_of(x, _threads.OF_ROW) for x in of_rows])
 
         return join(shares)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 

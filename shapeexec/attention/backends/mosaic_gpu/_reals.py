@@ -8,10 +8,13 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, memref
+from jaxlib.mlir.dialects import arith, memref, vector
 from jaxlib.mlir.dialects import math as mlir_math
 
 from shapeexec.attention.backends.mosaic_gpu._threads import Number, index_of
@@ -51,6 +54,41 @@ class Real:
 def real(value: float) -> Real:
     """A constant."""
     return Real(arith.constant(_f32(), ir.FloatAttr.get(_f32(), value)))
+
+
+def sums_of_rows(registers: Any) -> list[Real]:
+    """The sums of what a thread holds of its two rows of an accumulator (`_threads.store_rows`).
+
+    Args:
+        registers: The registers of an array f32[64, columns].
+    """
+    return [_sum_of_pairs(map(_elements, pairs)) for pairs in registers.reshape(-1, 2).T]
+
+
+def _sum_of_pairs(pairs: Iterator[tuple[Real, Real]]) -> Real:
+    first, second = next(pairs)
+    for one, other in pairs:
+        first, second = first + one, second + other
+    return first + second
+
+
+def _elements(pair: Any) -> tuple[Real, Real]:
+    one, other = (Real(vector.extract(pair, [], [i])) for i in range(2))
+    return one, other
+
+
+def from_rows(registers: Any) -> list[Real]:
+    """The numbers of a thread's two rows, from the registers of an array f32[64]."""
+    return [Real(vector.extract(x, [], [0])) for x in registers.flat]
+
+
+def as_rows(numbers: Sequence[Real]) -> Any:
+    """The inverse of `from_rows`: an array f32[64]."""
+    layout = mgpu.WGMMA_ROW_LAYOUT
+    registers = np.empty(layout.registers_shape((64,)), dtype=object)
+    one = ir.VectorType.get((1,), _f32())
+    registers.reshape(-1)[:] = [vector.broadcast(one, x.value) for x in numbers]
+    return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=None)
 
 
 def choose(condition: Number, one: "float | Real", other: "float | Real") -> Real:

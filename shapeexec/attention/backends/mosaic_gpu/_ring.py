@@ -71,9 +71,10 @@ class Stream:
     def send_early(self, source: "Source", first: Array, position: Array) -> "Owed":
         """Start the copies of a piece, and leave clearing its rows to `settle`.
 
-        Nothing else may be sent that needs clearing before that, nor what waits for a place that
-        is free only after the piece is read: with as many pieces in flight as there are places,
-        nobody would go on. If only the last piece may need it, one `settle` after all suffices.
+        Before that no other piece that needs clearing may be sent, and of others fewer than the
+        ring has places: a place becomes free when its piece is read, and this one is not read
+        until it is cleared. If only a list's last piece may need it, one `settle` after all of
+        them suffices.
         """
         place, valid = self.place(position), source.length - first
         self._await_free(place, position)

@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
@@ -38,6 +37,8 @@ class _OfThread(Protocol):
     """A value of each thread."""
 
     def __init__(self, value: Any) -> None: ...
+
+    def __add__(self, other: Any, /) -> Any: ...
 
     @property
     def value(self) -> Any: ...
@@ -117,11 +118,11 @@ def ones(bits: Number) -> Number:
     return Number(llvm.intr_ctpop(bits.value))
 
 
-def sum_of(x: Number, threads: int) -> Number:
+def sum_of(x: T, threads: int) -> T:
     """The sum over each `threads` neighbours, a power of two up to a warp; all 32 take part."""
     distance = 1
     while distance < threads:
-        x += Number(_utils.shfl_bfly(x.value, distance))
+        x += type(x)(_utils.shfl_bfly(x.value, distance))
         distance *= 2
     return x
 
@@ -296,49 +297,6 @@ def store_as_held(to: Any, registers: Any) -> None:
             element = place * 4
             at = index_of(element // width), index_of(element % width)
             vector.store(four, to, at, alignment=16)
-
-
-def sums_of_rows(registers: Any) -> list[Any]:
-    """The sums of what a thread holds of each of its rows of an accumulator (`store_rows`), f32.
-
-    Args:
-        registers: The registers of an array f32[64, columns].
-    """
-    return [_sum_of_pairs(pairs) for pairs in registers.reshape(-1, 2).T]
-
-
-def _sum_of_pairs(pairs: Sequence[Any]) -> Any:
-    first, second = _elements(pairs[0])
-    for pair in pairs[1:]:
-        one, other = _elements(pair)
-        first, second = arith.addf(first, one), arith.addf(second, other)
-    return arith.addf(first, second)
-
-
-def _elements(pair: Any) -> tuple[Any, Any]:
-    one, other = (vector.extract(pair, [], [i]) for i in range(2))
-    return one, other
-
-
-def sums_of_neighbours(registers: Any) -> list[Any]:
-    """The sums over the `OF_ROW` threads that hold a row, f32.
-
-    Args:
-        registers: The registers of an array f32[64] of numbers per row.
-    """
-    sums = [vector.extract(x, [], [0]) for x in registers.flat]
-    for distance in (1, 2):
-        sums = [arith.addf(x, _utils.shfl_bfly(x, distance)) for x in sums]
-    return sums
-
-
-def of_rows(numbers: Sequence[Any]) -> Any:
-    """An array f32[64] of numbers per row, from the numbers of a thread's two rows."""
-    layout = mgpu.WGMMA_ROW_LAYOUT
-    registers = np.empty(layout.registers_shape((64,)), dtype=object)
-    one = ir.VectorType.get((1,), ir.F32Type.get())
-    registers.reshape(-1)[:] = [vector.broadcast(one, x) for x in numbers]
-    return mgpu.FragmentedArray(_registers=registers, _layout=layout, _is_signed=None)
 
 
 def _four_columns(odd: Number, one: Any, other: Any) -> Any:
