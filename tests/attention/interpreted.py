@@ -12,10 +12,10 @@ from tests.tolerance import FEW, epsilon, tolerance
 class AtOnce(mosaic_gpu.MosaicGpu):
     """Makes all gradients in one kernel, whether that is faster or not."""
 
-    def fuses(self, config, work, *, queries, deterministic):
+    def passes(self, prepared, *, deterministic):
         assert not deterministic
-        assert max(config.columns) <= 128
-        return True
+        assert max(prepared.config.columns) <= 128
+        return "at once"
 
 
 def interpreted(

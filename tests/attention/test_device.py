@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
 ]
 NAMES = ("out", "dq", "dk", "dv")
+PAYS = "shapeexec.attention.backends.mosaic_gpu._in_groups.pays"
 
 
 def documents(random: Random, sizes: Sizes) -> Mask:
@@ -114,6 +115,19 @@ CASES = (
 )
 
 
+BY_SCORES = (
+    Case("causal", (3, 1024, 1024, 2, 2, 128, 128), "bfloat16", causal),
+    Case(
+        "more keys", (3, 640, 896, 4, 2, 128, 64), "float16", lengths=([640, 1, 400], [896, 7, 0])
+    ),
+    Case("at the end", (2, 896, 1024, 2, 1, 128, 128), "bfloat16", causal_at_the_end),
+    Case("fewer keys", (2, 1152, 512, 2, 2, 128, 128), "bfloat16", causal, ([1152, 90], [500, 70])),
+    Case("documents", (2, 1152, 1152, 4, 2, 96, 128), "bfloat16", documents),
+    Case("a window", (2, 1024, 1024, 2, 2, 128, 128), "bfloat16", window(300, 3)),
+)
+"""Calls whose gradients of scores are stored."""
+
+
 @functools.partial(jax.jit, static_argnames="at_once")
 def attention(operands, mask, lengths, *, at_once=False):
     """Output and gradients; jitted, so that masks' arrays are traced, as in a model."""
@@ -139,12 +153,26 @@ def test_results_and_gradients_are_those_of_formulas(case):
     "case", [case for case in CASES if max(case.sizes[5:]) <= 128], ids=lambda case: case.name
 )
 def test_all_gradients_of_one_kernel_are_those_of_formulas(case, monkeypatch):
-    monkeypatch.setattr("shapeexec.attention.backends.mosaic_gpu._LONG", 0)
+    monkeypatch.setattr("shapeexec.attention.backends.mosaic_gpu._backward._LONG", 0)
+    monkeypatch.setattr(PAYS, lambda prepared: False)
     assert_as_formulas(case, at_once=True)
 
 
+@pytest.mark.parametrize("case", BY_SCORES, ids=lambda case: case.name)
+def test_heads_may_be_processed_in_groups(case, monkeypatch):
+    monkeypatch.setattr(PAYS, lambda prepared: True)
+    at_once = assert_as_formulas(case)
+    monkeypatch.setattr("shapeexec.attention.backends.mosaic_gpu._in_groups._BYTES", 4 << 20)
+    jax.clear_caches()
+    by_groups = assert_as_formulas(case)
+    jax.clear_caches()
+    for one, other in zip(at_once, by_groups, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("size", [64, 128])
-def test_an_expected_density_selects_the_one_kernel_and_changes_last_bits_only(size):
+def test_an_expected_density_selects_the_one_kernel_and_changes_last_bits_only(size, monkeypatch):
+    monkeypatch.setattr(PAYS, lambda prepared: False)
     keys = jax.random.split(jax.random.key(0), 4)
     q, k, v, d_out = (jax.random.normal(key, (1, 2048, 4, size), jnp.bfloat16) for key in keys)
     ids = jnp.arange(2048, dtype=jnp.int32)[None] // 700

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shapeexec.attention._blocks import BlockMask
-from shapeexec.attention.backends.mosaic_gpu import _few
+from shapeexec.attention.backends.mosaic_gpu import _few, _prepared
 from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._shares import LIST_UNITS, TILE_UNITS, share
@@ -31,11 +31,10 @@ pytestmark = pytest.mark.usefixtures("no_races")
 
 
 def test_lengths_are_read_unless_all_are_known_to_be_whole():
-    from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here
 
-    assert mosaic_gpu._if_shorter(np.array([7, 7]), 7) is None
+    assert _prepared._if_shorter(np.array([7, 7]), 7) is None
     for given in (np.array([7, 5]), jnp.array([7, 7])):
-        np.testing.assert_array_equal(mosaic_gpu._if_shorter(given, 7), given)
+        np.testing.assert_array_equal(_prepared._if_shorter(given, 7), given)
 
 
 TABLE = RelativeBias(random_bias(8, 9), left=4)

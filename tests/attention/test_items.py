@@ -53,6 +53,26 @@ def test_each_row_is_one_item(batch, heads, rows, lists, in_order):
     np.testing.assert_array_equal(found[:total][np.lexsort(found[:total].T[::-1])], expected)
 
 
+@pytest.mark.parametrize("lists", [CAUSAL, FirstTiles(TILE, Reach())], ids=["causal", "full"])
+@pytest.mark.parametrize(("first", "heads"), [(0, 1), (5, 1), (3, 7), (0, 12), (11, 1)])
+def test_a_span_of_heads_has_the_items_of_these(lists, first, heads):
+    items = items_of(lists, batch=3, heads=4, rows=5, span=(first, heads))
+    found = np.stack([items.batch * 4 + items.head, items.row], 1)[: heads * 5]
+    expected = np.stack(np.meshgrid(np.arange(first, first + heads), np.arange(5)), -1)
+    assert sorted(map(tuple, found)) == sorted(map(tuple, expected.reshape(-1, 2)))
+    assert (items.batch[heads * 5 :] == -1).all(), "no work is left"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("tiles", [1, 2, 5, 8])
+def test_tall_rows_are_of_two_tiles(tiles, is_known):
+    lists = FirstTiles(2 * TILE, Reach(0))
+    items = items_of(lists, batch=2, heads=3, rows=tiles, is_known=is_known)
+    rows = -(-tiles // 2)
+    assert (items.batch >= 0).sum() == 2 * 3 * rows
+    np.testing.assert_array_equal(items.count[:rows], np.minimum(2 * items.row[:rows] + 2, tiles))
+
+
 def test_rows_without_an_order_are_taken_in_turn():
     counts = jnp.ones((1, 1, 8), jnp.int32)
     items = items_of(ListRefs(counts[..., None], counts, counts, None), batch=2, heads=3, rows=8)
@@ -113,7 +133,7 @@ def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
 
 
 def items_of(
-    lists, numbers=None, *, batch, heads, rows, group=1, in_order=False, is_known=True
+    lists, numbers=None, *, batch, heads, rows, group=1, in_order=False, is_known=True, span=None
 ) -> Item:
     """The items of some numbers; by default of all, and of some numbers behind them."""
 
@@ -121,7 +141,7 @@ def items_of(
         size = rows * TILE if is_known else sizes[1]
         table = Table(
             lists=lists,
-            batch=sizes[0],
+            span=(sizes[0], sizes[2]),
             heads=heads,
             group=group,
             lengths=Lengths((None, None), (size, size)),
@@ -134,6 +154,7 @@ def items_of(
         return table.item(number)
 
     numbers = np.arange(batch * heads * rows + 3) if numbers is None else numbers
-    sizes = jnp.array([batch, rows * TILE], jnp.int32)
+    first, count = span or (0, batch * heads)
+    sizes = jnp.array([first, rows * TILE, count], jnp.int32)
     made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(sizes, np.int32(numbers))
     return Item(*map(np.asarray, made))

@@ -13,7 +13,7 @@ from tests.attention.lowering import hopper_kernels
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
-from shapeexec.attention.backends import mosaic_gpu
+from shapeexec.attention.backends import _device, mosaic_gpu
 
 FULL_TILES = np.full((1, 1, 16, 16), 2, np.uint8)
 FEW_TILES = FULL_TILES * np.eye(16, dtype=np.uint8)
@@ -24,7 +24,7 @@ ONE_DOCUMENT = np.zeros((1, 2048), np.int32)
 def _hopper(monkeypatch):
     """As if there were one."""
     monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
-    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(_device, "multiprocessors", lambda: 132)
 
 
 def kernels_of(loss, *arguments, size=128):
@@ -86,7 +86,7 @@ def test_an_expected_density_stands_for_one_that_is_not_known(options, given, ex
             expected_density=expected,
         ).sum()
 
-    assert kernels_of(loss, given) == kernels
+    assert kernels_of(loss, given, size=64) == kernels
 
 
 @pytest.mark.parametrize("rate", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
@@ -106,7 +106,7 @@ def test_mapped_calls_and_those_that_drop_weights_expect_it_too(rate):
         def loss(*arguments):
             return jax.vmap(attend)(*(x[None] for x in arguments)).sum()
 
-        return kernels_of(loss, ONE_DOCUMENT, jax.random.key(0))
+        return kernels_of(loss, ONE_DOCUMENT, jax.random.key(0), size=64)
 
     assert kernels(0.5) < kernels(None)
 
@@ -123,7 +123,7 @@ def test_similar_densities_share_a_kernel():
             )
         return x.sum()
 
-    assert kernels_of(loss, ONE_DOCUMENT) == 2
+    assert kernels_of(loss, ONE_DOCUMENT, size=64) == 2
 
 
 @pytest.mark.parametrize(("k", "kernels"), [(8, 2), (7, 3)])

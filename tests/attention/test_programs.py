@@ -16,7 +16,7 @@ from jax.experimental import io_callback
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
-from shapeexec.attention.backends.mosaic_gpu import _forward, _schedule
+from shapeexec.attention.backends.mosaic_gpu import _forward, _prepared, _schedule
 from tests.attention.hopper import CASES, IDS, Case, extreme_bias
 from tests.attention.interpreted import assert_as_formulas, assert_forward_is_right, interpreted
 
@@ -123,6 +123,29 @@ def test_an_item_is_looked_up_once_between_pieces_that_are_sent_once_and_in_orde
     assert events == [*range(first), -1, *range(first, count)]
 
 
+@pytest.mark.parametrize("count", [0, 3, 4, 5, 9])
+def test_the_next_item_is_looked_up_late(count):
+    look_up = _schedule.LookUp(call=lambda: jnp.int32(7), before=jnp.int32(0))
+    firsts = []
+
+    class Seen(_schedule.LookUp):
+        def amid(self, send, initial, *, first, count):
+            firsts.append(int(first))
+            return super().amid(send, initial, first=first, count=count)
+
+    last, following = Seen(look_up.call, look_up.before).late(
+        lambda i, _: i, jnp.int32(-1), jnp.int32(count)
+    )
+    assert (int(last), int(following)) == (count - 1, 7)
+    assert firsts == [max(count - _schedule._LAST, 0)]
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_who_is_not_due_keeps_what_was_known(is_due):
+    look_up = _schedule.LookUp(call=lambda: jnp.int32(7), before=jnp.int32(3))
+    assert int(look_up.only_if(jnp.bool_(is_due))()) == (7 if is_due else 3)
+
+
 def test_programs_share_items_of_queries(monkeypatch):
     case = Case("", Full(), queries=77, heads=(1, 1))
     q, k, v, _ = (jnp.asarray(x, case.dtype) for x in case.operands())
@@ -136,6 +159,6 @@ def test_programs_share_items_of_queries(monkeypatch):
 
 @pytest.mark.parametrize("case", ["one tile", "no keys at all"])
 def test_there_may_be_more_programs_than_items(case, monkeypatch):
-    monkeypatch.setattr(mosaic_gpu, "_INTERPRETED_PROGRAMS", 8)
+    monkeypatch.setattr(_prepared, "_INTERPRETED_PROGRAMS", 8)
     (case,) = [one for one in CASES if one.name == case]
     assert_as_formulas(case, *interpreted(case, detect_races=True))

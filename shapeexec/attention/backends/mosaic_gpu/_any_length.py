@@ -29,7 +29,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, ROWS
 
 _LARGEST = 2**31 - 1  # elements that i32 can count, of numbers per query and of lists
 _OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
-_KEPT = ("T", "S", "longest", "rows")
+_KEPT = ("T", "S", "longest", "rows", "first")
 _SIZES = {"T": "query_size", "S": "key_size"}
 
 
@@ -197,12 +197,12 @@ def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, sid
         products: Those of the warpgroup that moves memory.
         side: Whether the rows of the lists are of queries or of keys.
     """
-    queries, keys, longest = (sizes[i] for i in range(1, 4))
+    queries, keys, longest, first = (sizes[i] for i in range(1, 5))
     rows = lax.div(queries if side == "query" else keys, jnp.int32(TILE))
-    products.put(kept, [queries, keys, longest, rows])
+    products.put(kept, [queries, keys, longest, rows, first])
 
 
-def kept_sizes(kept: Ref) -> dict[str, Any]:
+def kept_sizes(kept: Ref) -> dict[str, Kept]:
     """The sizes of axes, by name; see `keep`."""
     return {name: Kept(kept, place) for place, name in enumerate(_KEPT)}
 
@@ -217,7 +217,7 @@ def told_apart(
         named: References by name; those without a name in `axes` stay as they are.
         sizes: The sizes of axes, by name.
     """
-    known = {"B": None, **sizes}
+    known: dict[str, Any] = {"B": None, **sizes}
 
     def apart(of: Axes, ref: Ref) -> Ref:
         sizes = tuple(n if isinstance(n, int) else known[n] for n in of.sizes)

@@ -96,7 +96,7 @@ class Sparsity:
         lists: The tiles.
         query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
         leaves: The arrays of mask and bias.
-        sizes: B, T, S, and the most tiles of a row, i32[4].
+        sizes: B, T, S, the most tiles of a row, and `Table.span`, i32[6].
         longest: The most tiles of a row; `MANY` stands for any number from there on.
     """
 
@@ -140,7 +140,7 @@ class Sparsity:
         *,
         side: Side,
         in_order: bool,
-        batch: Array | None = None,
+        span: tuple[Array, Array] | None = None,
     ) -> Table:
         """The table of a kernel whose rows are queries, or keys; see `Table`."""
         signature = config.signature
@@ -152,7 +152,7 @@ class Sparsity:
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
         return Table(
             lists=self.lists,
-            batch=batch,
+            span=span,
             heads=heads,
             group=group,
             lengths=Lengths((self.query_lengths, self.key_lengths), (sizes[0], sizes[1])),

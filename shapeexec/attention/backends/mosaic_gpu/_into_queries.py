@@ -69,12 +69,16 @@ class NotIntoQueries:
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
 
-    def share(self, position: Array, d_score: Array, valid: Array) -> None:
+    def take(
+        self,
+        d_score: Array,
+        valid: Array,
+        summands: tuple[Summand, Summand],
+        keys: Ref,
+        then: Callable[[], None],
+    ) -> None:
         """See `IntoQueries`."""
-
-    def add(self, summand: Summand, keys: Ref, then: Callable[[], None]) -> None:
-        """See `IntoQueries`."""
-        del summand, keys
+        del d_score, valid, summands, keys
         then()
 
     def close(self, summand: Summand, keys: Ref) -> None:
@@ -133,17 +137,32 @@ class IntoQueries:
         self.total.open(item)
         plgpu.barrier_arrive(self.met)
 
-    def share(self, position: Array, d_score: Array, valid: Array) -> None:
+    def take(
+        self,
+        d_score: Array,
+        valid: Array,
+        summands: tuple[Summand, Summand],
+        keys: Ref,
+        then: Callable[[], None],
+    ) -> None:
+        """Take the gradients of the scores of a piece, and add up those of the piece before.
+
+        Args:
+            d_score: This warpgroup's, [keys, queries].
+            valid: The number of valid keys; gradients for the other keys may be NaN.
+            summands: The summand that they are part of, and the one before.
+            keys: [keys, columns] in shared memory.
+            then: Starts one more product, which may run meanwhile.
+        """
+        self._share(summands[0], d_score, valid)
+        self._add(summands[1], keys, then)
+
+    def _share(self, summand: Summand, d_score: Array, valid: Array) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
 
         Before that it waits until the other one has written those of the piece before.
-
-        Args:
-            position: The position of the queries in their stream.
-            d_score: [keys, queries].
-            valid: The number of valid keys; gradients for the other keys may be NaN.
         """
-        place = place_of(position, _SLOTS)
+        place = place_of(summand.position, _SLOTS)
         if self.crosses_ends:
             d_score = branch(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
         plgpu.barrier_wait(self.met)
@@ -151,7 +170,7 @@ class IntoQueries:
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
 
-    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
+    def _add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
         """Make this warpgroup's half of a summand's columns, and start its addition, if it exists.
 
         Args:
@@ -164,7 +183,7 @@ class IntoQueries:
     def close(self, summand: Summand, keys: Ref) -> None:
         """Finish dq after the last piece of a head's queries, whose summand this is."""
         plgpu.barrier_wait(self.met)
-        self.add(summand, keys)
+        self._add(summand, keys)
         self.total.close(summand.item, self._is_turn)
 
     def _is_turn(self, piece: int) -> Array:
@@ -201,7 +220,7 @@ class IntoQueriesInTurns(IntoQueries):
     The other one goes on meanwhile; both meet in each step, as the slots of `d_scores` need it.
     """
 
-    def add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
+    def _add(self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None) -> None:
         """Make a summand after the other product, and add it, if it is this warpgroup's turn."""
         if then is not None:
             then()

@@ -23,6 +23,7 @@ from shapeexec.attention.backends._base import Ref, Side
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _schedule
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
+from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
@@ -40,11 +41,13 @@ class Block:
         warpgroup: The number of the warpgroup; the last one moves memory.
         queue: The items.
         products: The products of this warpgroup.
+        sizes: What `_any_length.keep` keeps, by name; empty if the kernel serves one length only.
     """
 
     warpgroup: Array
     queue: _schedule.Programs
     products: Products | InterpretedProducts
+    sizes: dict[str, Kept]
 
 
 def launch(
@@ -132,15 +135,16 @@ def _run_in_programs(
     axes: dict[str, Any] | None,
     **named: Any,
 ) -> None:
-    kept = named.pop("kept", None)
+    kept, sizes = named.pop("kept", None), {}
     if axes is not None:
-        named = _any_length.told_apart(axes, named, sizes=_any_length.kept_sizes(kept))
+        sizes = _any_length.kept_sizes(kept)
+        named = _any_length.told_apart(axes, named, sizes=sizes)
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
-    order = {"side": side, "in_order": together > 1, "batch": sparsity.sizes[0]}
-    table = sparsity.table(config, **order)
+    span = sparsity.sizes[4], sparsity.sizes[5]
+    table = sparsity.table(config, side=side, in_order=together > 1, span=span)
     how = {"copies": copies, "together": together, "halves": halves}
-    block = _block(table, count=config.programs, **how, **own)
+    block = _block(table, count=config.programs, sizes=sizes, **how, **own)
     if axes is not None:
         keep = functools.partial(_any_length.keep, kept, sparsity.sizes, side=side)
         when(block.warpgroup == WARPGROUPS)(lambda: keep(block.products))
@@ -174,6 +178,7 @@ def _block(
     table: Table,
     *,
     count: int,
+    sizes: dict[str, Kept],
     copies: int,
     together: int,
     halves: bool,
@@ -198,7 +203,7 @@ def _block(
         word=None if counter is None else word,
         **schedule,
     )
-    return Block(warpgroup, queue, products)
+    return Block(warpgroup, queue, products, sizes)
 
 
 class Kernel(Protocol):

@@ -24,10 +24,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring, _totals
+from shapeexec.attention.backends.mosaic_gpu import _d_scores, _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
+from shapeexec.attention.backends.mosaic_gpu._d_scores import IntoScores, Layout
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._gradients import (
     PIECE,
@@ -96,6 +97,42 @@ def backward_at_once(
     return [d_q, d_k, d_v]
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def backward_into_scores(
+    config: Config,
+    layout: Layout,
+    sparsity: Sparsity,
+    *,
+    rows: Rows,
+    updated: dict[str, Array],
+    **inputs: Array,
+) -> list[Array]:
+    """The gradients of scores, keys and values of a span of heads, from lists by key.
+
+    Args:
+        config: The static part of the call.
+        layout: That of "d_scores".
+        sparsity: The tiles of the span, in lists by key.
+        rows: The numbers per query.
+        updated: "d_scores" (see `_d_scores`), "d_k" and "d_v": other heads are left as they are.
+        **inputs: "q", "k", "v" and "d_out".
+
+    Returns:
+        The three arrays, in the order of their names.
+    """
+    d_k, d_scores, d_v = _launched(
+        config,
+        sparsity,
+        rows=rows,
+        inputs=inputs,
+        outputs={},
+        updated=updated,
+        into=_d_scores.scratch(inputs["k"].dtype),
+        layout=layout,
+    )
+    return [d_scores, d_k, d_v]
+
+
 def _launched(
     config: Config,
     sparsity: Sparsity,
@@ -105,21 +142,23 @@ def _launched(
     outputs: dict[str, Any],
     updated: dict[str, Array] | None = None,
     into: dict[str, Any] | None = None,
+    layout: Layout | None = None,
 ) -> list[Array]:
     k = inputs["k"]
     key_columns, value_columns = config.columns
-    slots, steps = room(config) if into is None else _totals.room(config)
+    adds_up = into is not None and layout is None
+    slots, steps = _totals.room(config) if adds_up else room(config)
     scratch = _scratch(config, sparsity, rows=rows, dtype=k.dtype, slots=slots, steps=steps)
     return launch(
         config,
-        functools.partial(_kernel, config),
+        functools.partial(_kernel, config, layout),
         inputs={"sparsity": sparsity, "rows": rows, **inputs},
         outputs={name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in outputs.items()},
         updated=updated,
-        scratch=scratch if into is None else {**scratch, "into": into},
+        scratch={**scratch, **({} if into is None else {"into": into})},
         side="key",
         batch=k.shape[0],
-        together=1 if into is None or not _totals.is_held(config) else tiles_of(k.shape[1]),
+        together=tiles_of(k.shape[1]) if adds_up and _totals.is_held(config) else 1,
         slots=slots,
         copies=1 + config.parts,
         accumulators=[_SHAPE, _SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
@@ -144,12 +183,14 @@ def _scratch(
 
 def _kernel(
     config: Config,
+    layout: Layout | None,
     block: Block,
     *,
     sparsity: Sparsity,
     queries: dict[str, Any],
     d_outs: dict[str, Any],
     total: Ref | None = None,
+    d_scores: Ref | None = None,
     into: dict[str, Any] | None = None,
     **refs: Any,
 ) -> None:
@@ -160,7 +201,9 @@ def _kernel(
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
     elements = sparsity.elements(config, block.products, side="key", columns=of_columns)
     d_q = NotIntoQueries()
-    if into is not None:
+    if layout is not None:
+        d_q = IntoScores(config, layout, block, d_scores, **(into or {}))
+    elif into is not None:
         d_q = _into_queries.into_queries(config, block, total=total, scratch=into)
     kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
     run(block, streams, kernel=kernel, registers=REGISTERS)
@@ -199,14 +242,23 @@ class _Kernel:
         valid = item.key_length - item.row * TILE
         place = self.keys.at[slot], self.block.queue.ready.at[slot], valid
         if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
-            end, last = self._send_head(item, start)
+            end, last, _ = self._send_head(item, start, None)
             following = look_up()
             self.into.settle_keys(*place)
             self._settle(last)
             return end, following
-        following = look_up()  # while the keys and values are on their way
         self.into.settle_keys(*place)
-        return self._each_head(item, start, self._stream_head), following
+
+        def stream_head(of_head: Item, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            begins, known = carry
+            due = dataclasses.replace(look_up, before=known)
+            if (group := self.config.signature.group) > 1:
+                due = due.only_if(lax.rem(of_head.head + 1, jnp.int32(group)) == 0)
+            end, last, following = self._send_head(of_head, begins, due)
+            self._settle(last)
+            return end, following
+
+        return self._each_head(item, (start, look_up.before), stream_head)
 
     def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose queries begin at `start`; return where the next item's begin."""
@@ -235,36 +287,35 @@ class _Kernel:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return end
 
-    def _each_head(
-        self, item: Item, position: Array, body: Callable[[Item, Array], Array]
-    ) -> Array:
-        """Run body(item of one query head, position) for each head of a key head's group."""
+    def _each_head(self, item: Item, carry: Any, body: Callable[[Item, Any], Any]) -> Any:
+        """Run body(item of one query head, carry) for each head of a key head's group."""
         group = self.config.signature.group
         if group == 1:
-            return body(item, position)
+            return body(item, carry)
 
-        def step(i: Array, position: Array) -> Array:
+        def step(i: Array, carry: Any) -> Any:
             head = item.head * group + i
             of_head = self.block.queue.table.of_head(item._replace(head=head), head)
-            return body(of_head, position)
+            return body(of_head, carry)
 
-        return lax.fori_loop(0, group, step, position)
+        return lax.fori_loop(0, group, step, carry)
 
     @property
     def _room(self) -> int:
         return self.queries.steps * PIECE
 
-    def _stream_head(self, item: Item, start: Array) -> Array:
-        end, last = self._send_head(item, start)
-        self._settle(last)
-        return end
-
     def _settle(self, last: tuple[Owed, Owed]) -> None:
         self.queries.settle(last[0])
         self.d_outs.settle(last[1])
 
-    def _send_head(self, item: Item, start: Array) -> tuple[Array, tuple[Owed, Owed]]:
-        """Send a head's queries; return where the next ones begin, and what is to be settled."""
+    def _send_head(
+        self, item: Item, start: Array, look_up: LookUp | None
+    ) -> tuple[Array, tuple[Owed, Owed], Any]:
+        """Send a head's queries, and look up the next item, if that is wanted.
+
+        Returns:
+            Where the next queries begin, what is to be settled, and what was looked up.
+        """
         ours = functools.partial(Source, batch=item.batch, head=item.head, length=item.query_length)
         *of_weights, addend = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
         vectors = [*of_weights, *self.elements.sources(item)]
@@ -277,8 +328,12 @@ class _Kernel:
             return of_query, self.d_outs.send_early(d_out, first, start + i)
 
         nothing = self.queries.nothing_owed(), self.d_outs.nothing_owed()
-        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
-        return start + item.pieces(PIECE), last
+        count, following = item.pieces(PIECE), None
+        if look_up is None:
+            last = lax.fori_loop(0, count, step, nothing)
+        else:
+            last, following = look_up.late(step, nothing, count)
+        return start + count, last, following
 
     def _sum_head(
         self, slot: Array, first_key: Array, sums: "_Sums", item: Item, start: Array
@@ -305,13 +360,14 @@ class _Kernel:
             gradients = functools.partial(self._gradients, piece, value_sum)
             shapes = [_SHAPE] if key_sum is None else [_SHAPE, _SHAPE]
             d_score = products.hold(gradients, *shapes)
+            begins = self.queries.begins[places[0]]
             if key_sum is not None:
-                self.into.share(position, d_score, item.key_length - first_key)
                 query = self.queries.tiles.at[places[0]]
                 add_to_d_k = functools.partial(products.add, key_sum, d_score, query)
-                before_this = Summand(item, position - 1, before, i > 0)
-                self.into.add(before_this, self.keys.at[here], add_to_d_k)
-            begins = self.queries.begins[places[0]]
+                this, last = (position, begins), (position - 1, before)
+                pieces = Summand(item, *this, i >= 0), Summand(item, *last, i > 0)
+                valid = item.key_length - first_key
+                self.into.take(d_score, valid, pieces, self.keys.at[here], add_to_d_k)
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)

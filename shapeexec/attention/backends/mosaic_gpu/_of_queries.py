@@ -169,7 +169,6 @@ class _Kernel:
         """Send the output, keys and values; see `Kernel.stream`."""
         del slot
         fits = self.block.queue.table.fits(self.keys.steps * PIECE)
-        following = None if fits else look_up()  # while the queries are on their way
         at_key, at_value = start
         # Nothing is to be cleared: `_addend` ignores rows behind the valid length.
         output = Source(self.out, item.batch, item.head, (item.row + 1) * TILE).located()
@@ -189,9 +188,11 @@ class _Kernel:
             of_key = self.keys.send_early(key, first, at_key + i)
             return of_key, self.values.send_early(value, first, at_value + outputs + i)
 
-        nothing = self.keys.nothing_owed(), self.values.nothing_owed()
-        last = lax.fori_loop(0, item.pieces(PIECE), step, nothing)
-        following = look_up() if fits else following
+        count, nothing = item.pieces(PIECE), (self.keys.nothing_owed(), self.values.nothing_owed())
+        if fits:
+            last, following = lax.fori_loop(0, count, step, nothing), look_up()
+        else:
+            last, following = look_up.late(step, nothing, count)
         self.keys.settle(last[0])
         self.values.settle(last[1])
         return self._behind(item, start), following

@@ -32,6 +32,9 @@ from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProduct
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
+_LAST = 4
+"""Pieces of an item that are sent when the next item is looked up; see `LookUp.late`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LookUp:
@@ -72,6 +75,19 @@ class LookUp:
             return carry, branch(is_first, self.call, lambda: following)
 
         return lax.fori_loop(0, 2, part, (initial, self.before))
+
+    def late(
+        self, send: Callable[[Any, Any], Any], initial: Any, count: Array
+    ) -> tuple[Any, tuple[Item, Array]]:
+        """`amid`, before the last pieces: a long item may end when other programs have no work.
+
+        Who looks up earlier takes an item that it begins late, and another program would not.
+        """
+        return self.amid(send, initial, first=jnp.maximum(count - _LAST, 0), count=count)
+
+    def only_if(self, is_due: Array) -> "LookUp":
+        """Looks up if it `is_due`, bool[]; else it returns what was known before."""
+        return LookUp(lambda: branch(is_due, self.call, lambda: self.before), self.before)
 
 
 @dataclasses.dataclass(frozen=True)

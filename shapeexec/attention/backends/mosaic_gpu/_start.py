@@ -69,9 +69,9 @@ def start(
     updated = updated or {}
     flat, structure = jax.tree.flatten({**inputs, **updated})
     changed = jax.tree.leaves({**jax.tree.map(_no, inputs), **dict.fromkeys(updated, True)})
-    kernel = _Kernel(
-        *(body, structure, changed, tuple(outputs), scratch, programs, warpgroups, interpret)
-    )
+    made = outputs or [name for name, x in updated.items() if x.ndim > 1]
+    sizes = (scratch, programs, warpgroups, interpret)
+    kernel = _Kernel(body, structure, changed, tuple(outputs), tuple(made), *sizes)
     results = list(outputs.values())
     if open_ended is None or interpret is not None:
         return kernel.run(results, *flat)
@@ -135,12 +135,14 @@ class _Kernel:
         structure: That of the operands.
         changed: Whether the kernel changes each operand.
         outputs: The names of the results.
+        made: The names of what it makes: the results, or arrays that it changes.
     """
 
     body: Callable[..., None]
     structure: Any
     changed: list[bool]
     outputs: tuple[str, ...]
+    made: tuple[str, ...]
     scratch: dict[str, Any]
     programs: int
     warpgroups: int
@@ -173,6 +175,6 @@ class _Kernel:
         named = jax.tree.unflatten(self.structure, refs[:count])
         named |= dict(zip([*self.outputs, *self.scratch], refs[count:], strict=True))
         if self.interpret is None:
-            name = f"attention_{'_'.join(self.outputs)}"
+            name = f"attention_{'_'.join(self.made)}"
             plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
         self.body(**named)

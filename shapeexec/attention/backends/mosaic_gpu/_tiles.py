@@ -50,6 +50,11 @@ class ListRefs(NamedTuple):
     order: Ref | None
 
     @property
+    def of_row(self) -> int:
+        """The number of positions in a row."""
+        return TILE
+
+    @property
     def are_in_turn(self) -> bool:
         """Whether the rows of a head are taken one after the other."""
         return self.order is None
@@ -212,7 +217,8 @@ class Table(NamedTuple):
 
     Attributes:
         lists: The lists whose rows are the items.
-        batch: The number of examples, i32[]; None: there is no use of `item`.
+        span: The heads that have items, counted over all examples: the first one, and how many;
+            i32[] each. None: there is no use of `item`.
         heads: The number of heads of the items.
         group: The number of the lists' heads that one head of the items represents.
         lengths: The valid lengths.
@@ -224,7 +230,7 @@ class Table(NamedTuple):
     """
 
     lists: ListRefs | FirstTiles
-    batch: Array | None
+    span: tuple[Array, Array] | None
     heads: int
     group: int
     lengths: Lengths
@@ -245,14 +251,20 @@ class Table(NamedTuple):
     @property
     def rows(self) -> Size:
         """The number of rows in a head."""
-        size = self.lengths.sizes[0 if self.side == "query" else 1]
-        return tiles_of(size) if isinstance(size, int) else divided(size, TILE)[0]
+        size, of_row = self.lengths.sizes[0 if self.side == "query" else 1], self.lists.of_row
+        if isinstance(size, int):
+            return whole_tiles(size, of_row) // of_row
+        return divided(size + (of_row - TILE), of_row)[0]  # it is whole tiles
 
     @property
     def total(self) -> Array:
         """The number of items, i32[]."""
-        assert self.batch is not None
-        return self.batch * (self.heads * self.rows)
+        return self._all_heads * self.rows
+
+    @property
+    def _all_heads(self) -> Array:
+        assert self.span is not None
+        return self.span[1]
 
     def item(self, number: Array) -> Item:
         """Item `number`.
@@ -267,7 +279,8 @@ class Table(NamedTuple):
         is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
         find = divided if is_in_turn else self._in_sections
         head, row = find(jnp.minimum(number, total - 1), rows)
-        batch, head = divided(head, self.heads)
+        assert self.span is not None
+        batch, head = divided(self.span[0] + head, self.heads)
         lengths = self.lengths.of(batch)
         if not is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
@@ -276,9 +289,8 @@ class Table(NamedTuple):
         return item._replace(batch=jnp.where(number < total, batch, -1))
 
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
-        """The head of an item, counted over all examples, and its place in the head's order."""
-        assert self.batch is not None
-        all_heads, heads = self.batch * self.heads, _heads_with(_SECTION, rows)
+        """The head of an item, counted in the span, and its place in the head's order."""
+        all_heads, heads = self._all_heads, _heads_with(_SECTION, rows)
         last = jnp.maximum(all_heads - _heads_with(_LAST_SECTION, rows), 0)  # section's first head
         first = divided(number, heads * rows)[0] * heads
         is_last = number >= last * rows
@@ -302,7 +314,7 @@ class Table(NamedTuple):
         along, across = item.query_length, item.key_length
         if self.side == "key":
             along, across = across, along
-        has_any = item.row * TILE < along
+        has_any = item.row * self.lists.of_row < along
         bounds = self.lists.bounds(item, head, (along, across))
         full, count = (jnp.where(has_any, x, 0) for x in bounds)
         behind = jnp.int32(0)

@@ -1,0 +1,100 @@
+"""The gradients of a call: which kernels make them, and what they need."""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import functools
+import operator
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shapeexec.attention.backends._base import Residuals, is_valid, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _in_groups
+from shapeexec.attention.backends.mosaic_gpu._forward import forward
+from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
+from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
+from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
+from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
+from shapeexec.attention.backends.mosaic_gpu._prepared import Prepared, as_copied
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
+from shapeexec.attention.backends.mosaic_gpu._totals import crosses_programs
+
+Passes = Literal["by side", "by scores", "at once"]
+"""The kernels of a backward pass: one for queries and one for keys, which make the scores each; one
+for keys that stores the gradients of scores, and one that makes dq of these; one for all."""
+
+_LONG = 8
+"""From this mean number of tiles in a row on, one kernel is faster than one by side, with 128
+columns of keys; with 64 from half of it on. See docs/adr/0009."""
+
+
+def passes_of(prepared: Prepared, *, deterministic: bool) -> Passes:
+    """The kernels that are allowed, and fastest.
+
+    If dq does not cross programs, one kernel gives the same bits in each run. Else it needs an f32
+    array that is zeroed, added to and rounded, which is worth its cost if rows of tiles are known
+    to be long. Gradients of scores are not stored for narrow heads, whose other products take less
+    than the store.
+    """
+    config = prepared.config
+    if not crosses_programs(config):
+        return "at once" if is_possible(config) else "by side"
+    row = (prepared.work.density or 0.0) * prepared.signature.query_size / TILE
+    if config.columns[0] > 64 and _in_groups.is_possible(prepared) and _in_groups.pays(prepared):
+        return "by scores"
+    is_faster = row >= _LONG * config.columns[0] / 128
+    return "at once" if not deterministic and is_possible(config) and is_faster else "by side"
+
+
+def gradients(
+    prepared: Prepared,
+    passes: Passes,
+    residuals: Residuals,
+    d_out: Array,
+    d_logsumexp: Array | None,
+) -> tuple[Array, ...]:
+    """The gradients of q, k and v; see `Backend.backward`."""
+    operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
+    config, work = prepared.config, prepared.work
+    arrays = as_copied(q=residuals.q, k=residuals.k, v=residuals.v)
+    ends = as_copied(out=out, d_out=d_out)
+    by_query = prepared.sparsity(side="query")
+
+    def again() -> list[Array]:
+        _, *statistics = forward(config, by_query, **arrays)
+        return statistics
+
+    queries = prepared.signature.query_size
+    to_whole = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
+    logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
+    alive = is_valid(work.query_lengths, logsumexp.shape[2])[:, None]
+    dead = ~alive | (logsumexp == -jnp.inf)
+    of_weights = config.weights.of_gradient(logsumexp, dead, again)
+    given = [] if d_logsumexp is None else [d_logsumexp]
+    d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
+    if passes == "by side":
+        d_q, addend = backward_of_queries(
+            config, by_query, of_weights=of_weights, d_logsumexp=d_logsumexps, **arrays, **ends
+        )
+        arrays, by_key = {**arrays, "d_out": ends["d_out"]}, prepared.sparsity(side="key")
+        made = [d_q, *backward_of_keys(config, by_key, rows=Rows(of_weights, addend), **arrays)]
+    else:
+        addend = jnp.where(dead, 0.0, jnp.pad(-_sum_of_products(out, d_out), to_whole))
+        rows = Rows(of_weights, functools.reduce(operator.add, d_logsumexps, addend))
+        arrays = {**arrays, "d_out": ends["d_out"]}
+        if passes == "by scores":
+            made = _in_groups.backward_in_groups(prepared, rows=rows, **arrays)
+        else:
+            made = backward_at_once(config, prepared.sparsity(side="key"), rows=rows, **arrays)
+    pairs = zip(made, operands, strict=True)
+    return tuple(gradient[:, : x.shape[1], :, : x.shape[3]] for gradient, x in pairs)
+
+
+def _sum_of_products(out: Array, d_out: Array) -> Array:
+    product = out.astype(np.float32) * d_out.astype(np.float32)
+    return product.sum(-1).transpose(0, 2, 1)

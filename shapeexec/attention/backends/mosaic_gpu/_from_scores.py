@@ -1,0 +1,210 @@
+"""The gradient of the queries from stored gradients of scores: a persistent kernel.
+
+Each of two warpgroups sums dq of 64 or 128 queries in registers, while keys pass by, and the
+gradients of their scores, which `_d_scores` has stored. Where lists are `FirstTiles`, rows are
+twice as tall as those of other kernels: the second-level cache, from which the keys come, would be
+the limit.
+"""
+
+# Pallas has partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._branches import when
+from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_out
+from shapeexec.attention.backends.mosaic_gpu._d_scores import ROWS_PER_KEY, Layout
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, store_sum
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    TILE,
+    WARPGROUPS,
+    WIDE,
+    FirstTiles,
+    Item,
+    ListRefs,
+)
+
+_STEPS = 3
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def queries_from_scores(
+    config: Config, layout: Layout, sparsity: Sparsity, *, k: Array, updated: dict[str, Array]
+) -> list[Array]:
+    """The gradient of the queries of a span of heads; 0 behind the valid length.
+
+    Args:
+        config: The static part of the call.
+        layout: That of "d_scores".
+        sparsity: The tiles of the span, in lists by query, or in `FirstTiles` of `TALL` queries.
+        k: Keys.
+        updated: "d_scores", which stays as it is, and "d_q": other heads are left as they are.
+
+    Returns:
+        Both arrays, in the order of their names.
+    """
+    columns, dtype, of_row = config.columns[0], k.dtype, sparsity.lists.of_row
+    d_q, d_scores = launch(
+        config,
+        functools.partial(_kernel, config, layout),
+        inputs={"sparsity": sparsity, "k": k},
+        outputs={},
+        updated=updated,
+        scratch={
+            # 0 * padding may be NaN, so clear keys behind the valid length.
+            "keys": _ring.scratch(_STEPS, rows=PIECE, columns=columns, dtype=dtype, clears=True),
+            "scores": _ring.scratch(_STEPS, rows=of_row, columns=PIECE, dtype=dtype),
+            "out": plgpu.SMEM((WARPGROUPS, ROWS, columns), dtype, transforms=WIDE),
+        },
+        side="query",
+        batch=k.shape[0],
+        slots=2,
+        copies=1,
+        accumulators=[(ROWS, columns)] * (of_row // TILE),
+    )
+    return [d_scores, d_q]
+
+
+def _kernel(
+    config: Config,
+    layout: Layout,
+    block: Block,
+    *,
+    sparsity: Sparsity,
+    keys: dict[str, Any],
+    scores: dict[str, Any],
+    **refs: Any,
+) -> None:
+    streams = (
+        Stream(**keys, products=block.products),
+        Stream(**scores, products=block.products),
+    )
+    kernel = _Kernel(config, layout, block, sparsity.lists, *streams, **refs)
+    run(block, streams, kernel=kernel, registers=REGISTERS)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
+
+    config: Config
+    layout: Layout
+    block: Block
+    lists: ListRefs | FirstTiles
+    keys: Stream
+    scores: Stream
+    k: Ref
+    d_scores: Ref
+    d_q: Ref
+    out: Ref
+
+    def begin(self, item: Item, slot: Array) -> None:
+        """Nothing is copied once for an item."""
+        del item
+        plgpu.barrier_arrive(self.block.queue.ready.at[slot])
+
+    def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
+        """Send keys and gradients of scores; see `Kernel.stream`."""
+        del slot
+        head = lax.div(item.head, jnp.int32(self.config.signature.group))
+        key = Source(self.k, item.batch, head, item.key_length).located()
+        # All of its rows are read: nothing of it is behind a valid length that keys are not.
+        score = Source(self.d_scores, 0, 0, jnp.int32(0))
+        of_array = item.batch * self.config.signature.query_heads + item.head
+        of_array -= self.block.sizes["first"].read()
+        first_query = item.row * self.lists.of_row
+        begin = self.layout.row(self.block.sizes, of_array, jnp.int32(0), first_query)
+
+        def step(i: Array, _: Any) -> Any:
+            first = self.block.queue.table.first_column(item, i, PIECE)
+            self.scores.send(score, begin + first * ROWS_PER_KEY, start + i)
+            return self.keys.send_early(key, first, start + i)
+
+        count = item.pieces(PIECE)
+        last, following = look_up.late(step, self.keys.nothing_owed(), count)
+        self.keys.settle(last)
+        return start + count, following
+
+    def attend(self, item: Item, slot: Array, start: Array) -> Array:
+        """Compute an item whose keys begin at `start`; return where the next item's begin."""
+        del slot
+        products, warpgroup = self.block.products, self.block.warpgroup
+        sums_of = (ROWS, self.config.columns[0])
+        first = item.row * self.lists.of_row + warpgroup * (self._halves * ROWS)
+        count = item.pieces(PIECE)
+
+        def summed(*sums: Ref) -> list[Array]:
+            mine = self._own_pieces(item, count)
+            lax.fori_loop(0, mine, functools.partial(self._add, sums, start), None)
+            lax.fori_loop(mine, count, functools.partial(self._leave_out, start), None)
+            return [products.read(x) for x in sums]
+
+        totals = products.hold(summed, *[sums_of] * self._halves)
+        for half, total in enumerate(totals):
+            self._store(item, first + half * ROWS, total)
+        return start + count
+
+    @property
+    def _halves(self) -> int:
+        """How often a warpgroup has 64 queries."""
+        return self.lists.of_row // TILE
+
+    def _own_pieces(self, item: Item, count: Array) -> Array:
+        """The number of pieces of keys that any of the warpgroup's queries sees."""
+        if self.lists.of_row == TILE or not isinstance(self.lists, FirstTiles):
+            return count
+        row = item.row * WARPGROUPS + self.block.warpgroup
+        lengths = item.query_length, item.key_length
+        _, tiles = self.lists.reach.bounds(row, lengths, tile=(TILE, TILE))
+        has_any = row * TILE < item.query_length
+        return jnp.where(has_any, jnp.minimum(tiles * (TILE // PIECE), count), 0)
+
+    def _add(self, sums: tuple[Ref, ...], start: Array, i: Array, _: None) -> None:
+        """Add the product with piece i of the keys."""
+        position, products = start + i, self.block.products
+        key = self.keys.tiles.at[self.keys.receive(position)]
+        scores = self.scores.tiles.at[self.scores.receive(position)]
+        for half, total in enumerate(sums):
+            rows = pl.ds((self.block.warpgroup * self._halves + half) * PIECE, PIECE)
+            products.add(total, scores.at[rows].transpose((1, 0)), key)
+        products.wait()
+        self._release(position)
+
+    def _leave_out(self, start: Array, i: Array, _: None) -> None:
+        """Let go of piece i of the keys, which only the other warpgroup's queries see."""
+        self.keys.receive(start + i)
+        self.scores.receive(start + i)
+        self._release(start + i)
+
+    def _release(self, position: Array) -> None:
+        self.keys.release(position)
+        self.scores.release(position)
+
+    def _store(self, item: Item, first: Array, total: Array) -> None:
+        """Store dq of the 64 queries from `first` on."""
+        shared = self.out.at[self.block.warpgroup]
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        store_sum(total, item.query_length - first, shared, scale=self.config.signature.scale)
+
+        @when(first < self.block.sizes["T"].read())  # else it is another example's
+        def _() -> None:
+            copy_out(shared, self.d_q, (item.batch, pl.ds(first, ROWS), item.head))
+            plgpu.commit_smem_to_gmem_group()
