@@ -109,10 +109,11 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     """Compute softmax(scale * query @ key^T + bias) @ value, over the keys that a query may see.
 
     A replacement for `jax.nn.dot_product_attention` with the same arguments, layout and dtypes. Its
-    cost follows the mask, tile by tile, and its memory is linear in T and S. It differs where a
-    query has no key to attend to: here the output is 0, its gradients are 0 and the residual is
-    -inf; there the output is the mean of all values. Padding behind the valid lengths never
-    affects a result, whatever it holds.
+    cost follows the mask, tile by tile, and its memory is linear in T and S, but for up to 2.25 GiB
+    that a gradient takes on a Hopper GPU; see docs/attention.md. It differs where a query has no
+    key to attend to: here the output is 0, its gradients are 0 and the residual is -inf; there the
+    output is the mean of all values. Padding behind the valid lengths never affects a result,
+    whatever it holds.
 
     Axes: B examples, T queries, S keys, N query heads, K key heads, H the head size of queries and
     keys, V the head size of values.
@@ -139,8 +140,8 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             best one for device and shapes. Forward-mode derivatives (`jax.jvp`) run on `xla`.
         return_residual: Whether to return the log-sum-exp of the scores too.
         deterministic: Whether equal calls give equal bits; None: True. If False, the gradient may
-            add partial sums in any order where that is faster: by one kernel instead of two where
-            many tiles have work, or by cuDNN; see docs/attention.md. In Flax True means no dropout,
+            add partial sums in any order where that is faster: by one kernel where many tiles have
+            work, or by cuDNN; see docs/attention.md. In Flax True means no dropout,
             so together with a rate it is refused.
         dropout_rate: The probability that a weight becomes 0, in [0, 1); the others are divided by
             1 - dropout_rate. It costs a second pass over the scores.
@@ -153,10 +154,10 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             queries, and pages of whole 64s; elsewhere, and for gradients, the B * S keys and values
             are gathered first, at the cost of a copy of both.
         expected_density: The share of 128-tiles with work that you expect, in (0, 1], where the
-            mask is known only when the program runs. With `deterministic=False` it decides whether
-            one kernel or two compute the gradient, so it affects speed and the last bits, nothing
-            else. It is ignored where the share is known, and rounded down to a power of 2. None:
-            two kernels.
+            mask is known only when the program runs. With `deterministic=False` it decides which
+            kernels compute the gradient, so it affects speed and the last bits, nothing else. It is
+            ignored where the share is known, and rounded down to a power of 2. None: those that
+            equal bits need.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the

@@ -1,5 +1,7 @@
 """Runs the kernels for Hopper in Pallas' interpreter, which needs jax 0.11."""
 
+import dataclasses
+
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -29,7 +31,7 @@ def interpreted(
     out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
     residuals = Residuals(q, k, v, bias, out, logsumexp)
     *gradients, _ = backend.backward(
-        signature,
+        dataclasses.replace(signature, is_backward=True),
         work,
         residuals=residuals,
         d_out=d_out,

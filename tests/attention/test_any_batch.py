@@ -89,7 +89,8 @@ CALLS = {
     "two kernels": Call(length=512, gradient=True),
     "narrow": Call(gradient=True),
     "one tile": Call(length=128, gradient=True),
-    "any order": Call(length=2048, size=128, gradient=True, options=ANY_ORDER),
+    "any order": Call(length=2048, gradient=True, options=ANY_ORDER),
+    "by scores": Call(length=512, size=128, gradient=True),
     "valid lengths": Call(length=512, lengths=LENGTHS, gradient=True),
     "lists that examples share": Call(length=384, options=WINDOW, gradient=True),
     "as many examples as heads and tiles": Call(batch=4, length=512, heads=4, gradient=True),
@@ -114,7 +115,9 @@ def attributes(line):
     return re.sub(r"%[\w#:]+", "%", line)
 
 
-@pytest.mark.parametrize("name", ["two kernels", "any order", "valid lengths", "one tile"])
+@pytest.mark.parametrize(
+    "name", ["two kernels", "any order", "by scores", "valid lengths", "one tile"]
+)
 def test_shared_kernels_are_called_as_jax_calls_its_own(name, monkeypatch):
     jax.clear_caches()
     mine = CALLS[name].kernels()

@@ -64,7 +64,7 @@ def test_all_lengths_in_whole_tiles_have_the_same_kernels(name, monkeypatch):
 
 def test_one_kernel_for_all_gradients_serves_all_lengths_too():
     jax.clear_caches()
-    call = Call(length=2048, size=128, gradient=True, options=ANY_ORDER)
+    call = Call(length=2048, gradient=True, options=ANY_ORDER)
     assert call.hashes() == dataclasses.replace(call, length=4096, batch=1).hashes()
 
 

@@ -33,7 +33,7 @@ on_hopper = pytest.mark.skipif(
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call, and who runs it forward and backward on a Hopper where nobody is named."""
+    """A call, which on a Hopper our own kernels run where nobody is named."""
 
     name: str
     mask: object
@@ -77,12 +77,7 @@ CASES = [
 ODD = [
     Case("odd", sx.Causal(), queries=255, keys=255),
     # Forward needs no whole 128s.
-    Case(
-        *("odd and long", sx.Causal()),
-        size=64,
-        queries=2050,
-        keys=2049,
-    ),
+    Case("odd and long", sx.Causal(), size=64, queries=2050, keys=2049),
     Case("odd, 64", sx.Full(), size=64, queries=191, keys=177),
 ]
 

@@ -27,18 +27,18 @@ from tests.attention.modules import text_of
 IDS = np.arange(512, dtype=np.int32)[None] // 100
 
 
-def gradient(size, value_size=None, *, bias=None, **options):
+def gradient(size, value_size=None, *, length=512, bias=None, **options):
     """A gradient at heads of this size: the kernels of both passes."""
 
     def loss(x, value):
         return sx.dot_product_attention(
-            *(x, x, value, bias, sx.Causal() & sx.Documents(IDS)),
+            *(x, x, value, bias, sx.Causal() & sx.Documents(IDS[:, :length])),
             implementation="mosaic_gpu",
             **options,
         ).sum()
 
     sizes = size, size if value_size is None else value_size
-    operands = (jax.ShapeDtypeStruct((1, 512, 2, n), jnp.bfloat16) for n in sizes)
+    operands = (jax.ShapeDtypeStruct((1, length, 2, n), jnp.bfloat16) for n in sizes)
     return jax.grad(loss, (0, 1)), (*operands,)
 
 
@@ -102,7 +102,9 @@ def few(page_rows=None, *, size=64, queries=4, heads=2, mask=None):
     ("program", "kernels"),
     [
         pytest.param(gradient(64), 3, id="heads of 64"),
-        pytest.param(at_once(128), 2, id="at once"),
+        pytest.param(at_once(128), 3, id="by scores"),
+        pytest.param(at_once(128, arrays=4), 3, id="by scores, arrays"),
+        pytest.param(at_once(128, arrays=5), 2, id="at once"),
         pytest.param(at_once(64), 2, id="at once, heads of 64"),
         pytest.param(at_once(64, 128), 2, id="at once, wider values"),
         pytest.param(at_once(128, length=2056), 2, id="at once, no whole pieces"),
@@ -232,7 +234,8 @@ def test_operands_that_stay_are_read_from_registers_where_that_was_faster():
     assert held_everywhere(forward(512, is_causal=True)) == [False]
     assert held_everywhere(forward(512, size=128)) == [False]
     assert held_everywhere(gradient(64)) == [True] * 3
-    assert sum(held_everywhere(gradient(128))) == 1  # the kernel for queries
+    assert sum(held_everywhere(gradient(128, length=500))) == 1  # the kernel for queries
+    assert not any(held_everywhere(gradient(128)))
 
 
 def test_kernels_that_are_lowered_by_several_threads_at_once_are_those_of_one_thread():

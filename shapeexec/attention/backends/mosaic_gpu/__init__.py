@@ -109,7 +109,8 @@ class MosaicGpu:
         del bias_gradient
         prepared = prepare(signature, work, bias=residuals.bias, interpret=self.interpret)
         passes = self.passes(prepared, deterministic=deterministic)
-        return (*gradients(prepared, passes, residuals, d_out, d_logsumexp), None)
+        d_q, d_k, d_v = gradients(prepared, passes, residuals, d_out, d_logsumexp)
+        return d_q, d_k, d_v, None
 
     def passes(self, prepared: Prepared, *, deterministic: bool) -> Passes:
         """The kernels that make the gradients of a call."""

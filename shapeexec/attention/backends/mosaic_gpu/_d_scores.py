@@ -8,6 +8,7 @@ groups, each of which reuses it (`_in_groups`).
 
 # Pallas has partly unknown types.
 # pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
@@ -27,10 +28,8 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._into_queries import NotIntoQueries
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
-from shapeexec.attention.backends.mosaic_gpu._products import (
-    clear_rows,
-)
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE
+from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 TALL = 2 * TILE
@@ -70,7 +69,7 @@ class Layout:
 
         Args:
             sizes: See `Block`.
-            head: The query head, counted from the first one in the array.
+            head: See `head_of`.
             key: A multiple of 64.
             query: A multiple of 64.
         """
@@ -78,6 +77,19 @@ class Layout:
         rest = query & (TALL - 1)
         place = head * self._keys(queries, keys) + self._keys(query - rest, keys) + key
         return place * ROWS_PER_KEY + rest
+
+
+def head_of(item: Item, config: Config, block: Block, *, group: int) -> Array:
+    """The query head of an item, counted from the first one that the array has.
+
+    Args:
+        item: The item, with the query head.
+        config: The static part of the call.
+        block: The program.
+        group: The query heads that one head of the program's items stands for.
+    """
+    head = item.batch * config.signature.query_heads + item.head
+    return head - block.sizes["first"].read() * group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +126,10 @@ class IntoScores(NotIntoQueries):
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         part[...] = d_score
         plgpu.commit_smem()
-        (summand, _), signature = summands, self.config.signature
-        item = summand.item
-        head = item.batch * signature.query_heads + item.head
-        head -= self.block.sizes["first"].read() * signature.group
+        item, query = summands[0].item, summands[0].first
+        head = head_of(item, self.config, self.block, group=self.config.signature.group)
         key = item.row * TILE + self.block.warpgroup * ROWS
-        row = self.layout.row(self.block.sizes, head, key, summand.first)
+        row = self.layout.row(self.block.sizes, head, key, query)
         plgpu.copy_smem_to_gmem(part, self.ref.at[0, pl.ds(row, ROWS), 0])
         then()
 

@@ -27,7 +27,7 @@ from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_out
-from shapeexec.attention.backends.mosaic_gpu._d_scores import ROWS_PER_KEY, Layout
+from shapeexec.attention.backends.mosaic_gpu._d_scores import ROWS_PER_KEY, Layout, head_of
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
@@ -45,29 +45,41 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
 _STEPS = 3
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def queries_from_scores(
-    config: Config, layout: Layout, sparsity: Sparsity, *, k: Array, updated: dict[str, Array]
+    config: Config,
+    layout: Layout,
+    shape: tuple[int, ...],
+    sparsity: Sparsity,
+    *,
+    k: Array,
+    d_scores: Array,
+    others: dict[str, Array],
+    after: Array,
 ) -> list[Array]:
     """The gradient of the queries of a span of heads; 0 behind the valid length.
 
     Args:
         config: The static part of the call.
-        layout: That of "d_scores".
+        layout: That of the gradients of scores.
+        shape: That of the queries.
         sparsity: The tiles of the span, in lists by query, or in `FirstTiles` of `TALL` queries.
         k: Keys.
-        updated: "d_scores", which stays as it is, and "d_q": other heads are left as they are.
+        d_scores: The gradients of scores.
+        others: "d_q" of other heads, which are left as they are; empty: there are none.
+        after: See `launch`.
 
     Returns:
-        Both arrays, in the order of their names.
+        The gradient, and what the next kernel is after.
     """
     columns, dtype, of_row = config.columns[0], k.dtype, sparsity.lists.of_row
-    d_q, d_scores = launch(
+    return launch(
         config,
         functools.partial(_kernel, config, layout),
-        inputs={"sparsity": sparsity, "k": k},
-        outputs={},
-        updated=updated,
+        inputs={"sparsity": sparsity, "k": k, "d_scores": d_scores},
+        outputs={} if others else {"d_q": jax.ShapeDtypeStruct(shape, dtype)},
+        updated=others,
+        after=after,
         scratch={
             # 0 * padding may be NaN, so clear keys behind the valid length.
             "keys": _ring.scratch(_STEPS, rows=PIECE, columns=columns, dtype=dtype, clears=True),
@@ -80,7 +92,6 @@ def queries_from_scores(
         copies=1,
         accumulators=[(ROWS, columns)] * (of_row // TILE),
     )
-    return [d_scores, d_q]
 
 
 def _kernel(
@@ -127,11 +138,11 @@ class _Kernel:
         head = lax.div(item.head, jnp.int32(self.config.signature.group))
         key = Source(self.k, item.batch, head, item.key_length).located()
         # All of its rows are read: nothing of it is behind a valid length that keys are not.
-        score = Source(self.d_scores, 0, 0, jnp.int32(0))
-        of_array = item.batch * self.config.signature.query_heads + item.head
-        of_array -= self.block.sizes["first"].read()
+        zero = jnp.int32(0)
+        score = Source(self.d_scores, 0, zero, zero)
+        of_array = head_of(item, self.config, self.block, group=1)
         first_query = item.row * self.lists.of_row
-        begin = self.layout.row(self.block.sizes, of_array, jnp.int32(0), first_query)
+        begin = self.layout.row(self.block.sizes, of_array, zero, first_query)
 
         def step(i: Array, _: Any) -> Any:
             first = self.block.queue.table.first_column(item, i, PIECE)

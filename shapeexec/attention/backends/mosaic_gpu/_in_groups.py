@@ -9,23 +9,30 @@ those of a few heads, which the next group overwrites.
 # pyright: reportUnknownVariableType=false
 
 import math
-from typing import Any
 
-from jax import Array, lax
+import jax
+from jax import Array
 
 from shapeexec.attention.backends.mosaic_gpu._d_scores import TALL, Layout
 from shapeexec.attention.backends.mosaic_gpu._from_scores import queries_from_scores
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
+from shapeexec.attention.backends.mosaic_gpu._launch import nothing_before
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_into_scores
 from shapeexec.attention.backends.mosaic_gpu._prepared import Prepared
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, tiles_of
-from shapeexec.attention.masks import And, Causal, Mask
+from shapeexec.attention.masks import And, Causal, Mask, SlidingWindow
 
 _BYTES = 9 << 28
 """The most bytes of gradients of scores: those of eight causal heads of 16,384 tokens."""
 
-_ITEMS = 3
-"""Items of work for each program, by which the programs of a group end together."""
+_SHARE = 0.8
+"""The least share of a group's time that programs have work, where it is known."""
+
+_ROWS = 3
+"""Rows of tiles for each program, by which the programs of a group end together at any rate."""
+
+_MOST_GROUPS = 64
+"""The most groups, which a program has one after the other."""
 
 _MOST_ARRAYS = 4
 """The most arrays of a mask with a number per query that the rings have room for."""
@@ -41,47 +48,46 @@ def is_possible(prepared: Prepared) -> bool:
 
 def pays(prepared: Prepared) -> bool:
     """Whether a group has work for all programs up to its end, as far as that is known."""
-    if prepared.work.by_query.reach is not None:
+    heads, all_heads = _heads_at_a_time(prepared), _all_heads(prepared)
+    if heads >= all_heads:
         return True
-    heads = _heads_at_a_time(prepared)
-    items = heads * tiles_of(prepared.signature.key_size)
-    is_one = heads == prepared.signature.batch * prepared.signature.key_heads
-    return is_one or items >= _ITEMS * prepared.config.programs
+    # The work of a group for each program, in rows of the length of the longest one.
+    rows = heads * tiles_of(prepared.signature.key_size) / prepared.config.programs
+    reach = prepared.work.by_query.reach
+    if reach is None:
+        is_even = rows >= _ROWS
+    else:
+        work = rows if reach.offset is None else rows / 2
+        is_even = work / max(1, math.ceil(work) if reach.offset is None else work) >= _SHARE
+    return is_even and -(-all_heads // heads) <= _MOST_GROUPS
 
 
 def backward_in_groups(
     prepared: Prepared, *, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
 ) -> list[Array]:
     """The gradients of queries, keys and values; 0 behind the valid length."""
-    signature, config = prepared.signature, prepared.config
-    group, all_heads = signature.group, signature.batch * signature.key_heads
-    at_a_time = _heads_at_a_time(prepared)
-    lengths = signature.query_size, signature.key_size
-    layout = layout_of(prepared)
+    config, layout, group = prepared.config, _layout(prepared), prepared.signature.group
+    inputs = {"rows": rows, "q": q, "k": k, "v": v, "d_out": d_out}
     of_row = TILE if prepared.work.by_query.reach is None else TALL
-    array = layout.shape(at_a_time * group, lengths, q.dtype)
-    d_scores = _empty(array.shape, array.dtype, axes=4)
-    # XLA would make one array of two that are alike, and copy it.
-    d_q, d_k, d_v = (_empty(x.shape, x.dtype, axes=n) for n, x in enumerate((q, k, v), start=1))
+    at_a_time, all_heads = _heads_at_a_time(prepared), _all_heads(prepared)
+    of_queries, of_keys = {}, {}
+    after = nothing_before()  # so that the next group may have the memory of this one's scores
     for first in range(0, all_heads, at_a_time):
         heads = min(at_a_time, all_heads - first)
         by_key = prepared.sparsity(side="key", span=(first, heads))
+        static = config, layout, at_a_time * group
+        made = backward_into_scores(*static, by_key, others=of_keys, after=after, **inputs)
+        d_scores, d_k, d_v, after = made
         span = first * group, heads * group
         by_query = prepared.sparsity(side="query", of_row=of_row, span=span)
-        arrays = {"d_scores": d_scores, "d_k": d_k, "d_v": d_v}
-        inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
-        d_scores, d_k, d_v = backward_into_scores(
-            config, layout, by_key, rows=rows, updated=arrays, **inputs
-        )
-        # It returns the array unchanged, for the next group to overwrite it afterwards.
-        d_scores, d_q = queries_from_scores(
-            config, layout, by_query, k=k, updated={"d_scores": d_scores, "d_q": d_q}
-        )
-    return [d_q, d_k, d_v]
+        static = config, layout, q.shape
+        made = {"k": k, "d_scores": d_scores, "others": of_queries, "after": after}
+        d_q, after = queries_from_scores(*static, by_query, **made)
+        of_queries, of_keys = {"d_q": d_q}, {"d_k": d_k, "d_v": d_v}
+    return [*of_queries.values(), *of_keys.values()]
 
 
-def layout_of(prepared: Prepared) -> Layout:
-    """The layout of the gradients of scores."""
+def _layout(prepared: Prepared) -> Layout:
     return Layout(is_packed=_hides_later_keys(prepared.work.mask))
 
 
@@ -89,26 +95,32 @@ def _hides_later_keys(mask: Mask) -> bool:
     """Whether no query sees a key behind its own position, as far as the mask's type tells."""
     if isinstance(mask, And):
         return any(map(_hides_later_keys, mask.masks))
-    is_causal = isinstance(mask, Causal) and mask.align == "start"
-    return is_causal and isinstance(mask.offset, int) and mask.offset <= 0
+    seen = mask.right if isinstance(mask, SlidingWindow) else None
+    if isinstance(mask, Causal) and mask.align == "start":
+        seen = mask.offset
+    return isinstance(seen, int) and seen <= 0
+
+
+def _all_heads(prepared: Prepared) -> int:
+    """The number of key heads of all examples."""
+    return prepared.signature.batch * prepared.signature.key_heads
 
 
 def _heads_at_a_time(prepared: Prepared) -> int:
     """The number of key heads in a group, counted over all examples; groups are about as large."""
-    heads = prepared.signature.batch * prepared.signature.key_heads
+    heads = _all_heads(prepared)
     groups = -(-heads // max(_BYTES // _bytes(prepared), 1))
     return -(-heads // groups)
 
 
 def _bytes(prepared: Prepared) -> int:
     """The bytes of the gradients of scores of the query heads of one key head."""
+    array = _array(prepared, heads=prepared.signature.group)
+    return math.prod(array.shape) * array.dtype.itemsize
+
+
+def _array(prepared: Prepared, *, heads: int) -> jax.ShapeDtypeStruct:
+    """The array of the gradients of scores of as many query heads."""
     signature = prepared.signature
     lengths = signature.query_size, signature.key_size
-    array = layout_of(prepared).shape(signature.group, lengths, signature.dtype)
-    return math.prod(array.shape) * 2
-
-
-def _empty(shape: tuple[int, ...], dtype: Any, *, axes: int) -> Array:
-    """An array that may hold anything, allocated with as many axes."""
-    leading = math.prod(shape[: len(shape) - axes + 1])
-    return lax.empty((leading, *shape[len(shape) - axes + 1 :]), dtype).reshape(shape)
+    return _layout(prepared).shape(heads, lengths, signature.dtype)

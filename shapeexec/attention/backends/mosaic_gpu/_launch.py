@@ -63,6 +63,7 @@ def launch(
     copies: int,
     accumulators: list[tuple[int, int]],
     updated: dict[str, Array] | None = None,
+    after: Array | None = None,
     together: int = 1,
     halves: bool = False,
 ) -> list[Array]:
@@ -80,13 +81,17 @@ def launch(
         copies: The number of copies that each item begins with.
         accumulators: The shapes of all accumulators held at a time, which the interpreter needs.
         updated: Arrays that the kernel changes.
+        after: What the kernel before this one returned for it, or `nothing_before`: XLA runs
+            kernels that have no result in common in any order, or copies what one of them changes.
         together: The number of items, one after the other, that one program takes in their order.
         halves: Whether two programs share an item, the rows of one warpgroup each, where there are
             at least twice as many programs as items; then `run` needs `skip`.
 
     Returns:
-        The results, and the arrays of `updated`, by name, after the kernel.
+        The results, and the arrays of `updated`, by name, after the kernel; with `after` then that
+        of the next kernel.
     """
+    inputs = inputs if after is None else {**inputs, "after": after}
     # Where items are alike programs take turns: the counter takes as long as a tile.
     alike = together > 1 or inputs["sparsity"].longest == 1
     updated = {**(updated or {}), **({} if alike or config.interpret is not None else _counter())}
@@ -108,8 +113,14 @@ def launch(
             key=(*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes))),
         ),
     )
-    pairs = zip(whole, results, strict=True)
-    return [x.reshape(whole[name].shape) for name, x in pairs if name != _COUNTER]
+    made = {name: x.reshape(whole[name].shape) for name, x in zip(whole, results, strict=True)}
+    of_next = made.pop(_COUNTER, after)
+    return [*made.values()] if after is None else [*made.values(), of_next]
+
+
+def nothing_before() -> Array:
+    """What the first one of several kernels is after."""
+    return _counter()[_COUNTER]
 
 
 def _counter() -> dict[str, Array]:
@@ -139,6 +150,7 @@ def _run_in_programs(
     if axes is not None:
         sizes = _any_length.kept_sizes(kept)
         named = _any_length.told_apart(axes, named, sizes=sizes)
+    named.pop("after", None)
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
     span = sparsity.sizes[4], sparsity.sizes[5]

@@ -142,7 +142,8 @@ class Prepared:
         lists = self._tile_lists(side)
         are_few = _few.are_few(self.config.signature)
         if lists.reach is not None:
-            return FirstTiles(self.config.signature.query_size if are_few else of_row, lists.reach)
+            is_whole = are_few and side == "query"
+            return FirstTiles(self.config.signature.query_size if is_whole else of_row, lists.reach)
         tiles, order = lists.tiles, lists.order
         if is_single(self.config) and not are_few:
             # They hold only 0 and are not read; as arrays of their own XLA would fill them anew.
