@@ -114,8 +114,10 @@ def launch(
         ),
     )
     made = {name: x.reshape(whole[name].shape) for name, x in zip(whole, results, strict=True)}
-    of_next = made.pop(_COUNTER, after)
-    return [*made.values()] if after is None else [*made.values(), of_next]
+    counter = made.pop(_COUNTER, None)
+    if after is None:
+        return [*made.values()]
+    return [*made.values(), after if counter is None else counter]
 
 
 def nothing_before() -> Array:
