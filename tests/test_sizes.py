@@ -18,7 +18,6 @@ KERNELS = "one call of Pallas with all operands, specs and scratch of a kernel"
 REASONS = {
     "shapeexec.attention._api.dot_product_attention": SIGNATURE,
     "shapeexec.execution._exec.Exec.__init__": SIGNATURE,
-    "shapeexec.attention.backends.mosaic_gpu.__init__.MosaicGpu.backward": KERNELS,
     "shapeexec.attention.backends.mosaic_gpu._of_queries.backward_of_queries": KERNELS,
     "shapeexec.attention.backends.mosaic_tpu._steps.launch": KERNELS,
     "shapeexec.attention._grid.TileGrid": "each method is one question of a mask about a tile",

@@ -59,40 +59,54 @@ def gradients(
     d_logsumexp: Array | None,
 ) -> tuple[Array, ...]:
     """The gradients of q, k and v; see `Backend.backward`."""
-    operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
-    config, work = prepared.config, prepared.work
+    operands, config = (residuals.q, residuals.k, residuals.v), prepared.config
     arrays = as_copied(q=residuals.q, k=residuals.k, v=residuals.v)
-    ends = as_copied(out=out, d_out=d_out)
-    by_query = prepared.sparsity(side="query")
-
-    def again() -> list[Array]:
-        _, *statistics = forward(config, by_query, **arrays)
-        return statistics
-
-    queries = prepared.signature.query_size
-    to_whole = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
-    logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
-    alive = is_valid(work.query_lengths, logsumexp.shape[2])[:, None]
-    dead = ~alive | (logsumexp == -jnp.inf)
-    of_weights = config.weights.of_gradient(logsumexp, dead, again)
+    ends = as_copied(out=residuals.out, d_out=d_out)
+    dead, of_weights = _of_queries(prepared, residuals, arrays)
     given = [] if d_logsumexp is None else [d_logsumexp]
-    d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
+    d_logsumexps = [jnp.where(dead, 0.0, _whole(prepared, x)) for x in given]
+    with_d_out = {**arrays, "d_out": ends["d_out"]}
     if passes == "by side":
+        by_query, by_key = (prepared.sparsity(side=side) for side in ("query", "key"))
         d_q, addend = backward_of_queries(
             config, by_query, of_weights=of_weights, d_logsumexp=d_logsumexps, **arrays, **ends
         )
-        arrays, by_key = {**arrays, "d_out": ends["d_out"]}, prepared.sparsity(side="key")
-        made = [d_q, *backward_of_keys(config, by_key, rows=Rows(of_weights, addend), **arrays)]
+        rows = Rows(of_weights, addend)
+        made = [d_q, *backward_of_keys(config, by_key, rows=rows, **with_d_out)]
     else:
-        addend = jnp.where(dead, 0.0, jnp.pad(-_sum_of_products(out, d_out), to_whole))
-        rows = Rows(of_weights, functools.reduce(operator.add, d_logsumexps, addend))
-        arrays = {**arrays, "d_out": ends["d_out"]}
+        addend = _whole(prepared, -_sum_of_products(residuals.out, d_out))
+        addend = functools.reduce(operator.add, d_logsumexps, jnp.where(dead, 0.0, addend))
+        rows = Rows(of_weights, addend)
         if passes == "by scores":
-            made = _in_groups.backward_in_groups(prepared, rows=rows, **arrays)
+            made = _in_groups.backward_in_groups(prepared, rows=rows, **with_d_out)
         else:
-            made = backward_at_once(config, prepared.sparsity(side="key"), rows=rows, **arrays)
+            by_key = prepared.sparsity(side="key")
+            made = backward_at_once(config, by_key, rows=rows, **with_d_out)
     pairs = zip(made, operands, strict=True)
     return tuple(gradient[:, : x.shape[1], :, : x.shape[3]] for gradient, x in pairs)
+
+
+def _of_queries(
+    prepared: Prepared, residuals: Residuals, arrays: dict[str, Array]
+) -> tuple[Array, list[Array]]:
+    """Which queries have no gradient, bool[B, N, whole tiles], and `Rows.of_weights`."""
+    config = prepared.config
+
+    def again() -> list[Array]:
+        _, *statistics = forward(config, prepared.sparsity(side="query"), **arrays)
+        return statistics
+
+    logsumexp = _whole(prepared, residuals.logsumexp, padding=-jnp.inf)
+    alive = is_valid(prepared.work.query_lengths, logsumexp.shape[2])[:, None]
+    dead = ~alive | (logsumexp == -jnp.inf)
+    return dead, config.weights.of_gradient(logsumexp, dead, again)
+
+
+def _whole(prepared: Prepared, x: Array, *, padding: float = 0.0) -> Array:
+    """Numbers per query, [B, N, T], for whole tiles."""
+    queries = prepared.signature.query_size
+    widths = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
+    return jnp.pad(x, widths, constant_values=padding)
 
 
 def _sum_of_products(out: Array, d_out: Array) -> Array:

@@ -113,6 +113,11 @@ def launch(
             key=(*how.values(), body.func, body.args, tuple(jax.tree.leaves(axes))),
         ),
     )
+    return _as_asked(whole, results, after)
+
+
+def _as_asked(whole: dict[str, Any], results: list[Array], after: Array | None) -> list[Array]:
+    """What `launch` returns, from arrays with merged axes."""
     made = {name: x.reshape(whole[name].shape) for name, x in zip(whole, results, strict=True)}
     counter = made.pop(_COUNTER, None)
     if after is None:

@@ -1,4 +1,7 @@
-"""The static part and the operands of a call, in the form that the kernels take."""
+"""The static part and the operands of a call, in the form that the kernels take.
+
+`_backward` chooses the kernels of a gradient; what the kernels do is in the modules beside it.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
