@@ -22,15 +22,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
-from shapeexec.attention.backends.mosaic_gpu._into_queries import NotIntoQueries
+from shapeexec.attention.backends.mosaic_gpu._into_queries import Made, NotIntoQueries
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
-from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
-from shapeexec.attention.backends.mosaic_gpu._totals import Summand
 
 TALL = 2 * TILE
 """Queries whose dq one program sums, so that it reads the keys half as often."""
@@ -110,23 +107,15 @@ class IntoScores(NotIntoQueries):
     ref: Ref
     parts: Ref
 
-    def take(
-        self,
-        d_score: Array,
-        valid: Array,
-        summands: tuple[Summand, Summand],
-        keys: Ref,
-        then: Callable[[], None],
-    ) -> None:
+    def take(self, made: Made, keys: Ref, then: Callable[[], None]) -> None:
         """Start the store, with 0 for keys behind the valid length, and the other product."""
         del keys
-        if self.config.overhangs:
-            d_score = branch(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
+        d_score = made.cleared() if self.config.overhangs else made.d_score
         part = self.parts.at[self.block.warpgroup]
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         part[...] = d_score
         plgpu.commit_smem()
-        item, query = summands[0].item, summands[0].first
+        item, query = made.summand.item, made.summand.first
         head = head_of(item, self.config, self.block, group=self.config.signature.group)
         key = item.row * TILE + self.block.warpgroup * ROWS
         row = self.layout.row(self.block.sizes, head, key, query)

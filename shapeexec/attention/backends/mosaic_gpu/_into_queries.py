@@ -13,8 +13,9 @@ up the products. All gradients take 5 products instead of the 7 of two kernels.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax import Array
 from jax.experimental import pallas as pl
@@ -54,6 +55,27 @@ def is_possible(config: Config) -> bool:
     return max(config.columns) <= 128 and not config.is_biased and arrays <= _MOST_ARRAYS
 
 
+class Made(NamedTuple):
+    """The gradients of the scores of a piece, as a warpgroup has made them.
+
+    Attributes:
+        d_score: [keys, queries].
+        valid: The number of valid keys; gradients for the other keys may be NaN.
+        summand: The summand that they are part of.
+        before: The one before.
+    """
+
+    d_score: Array
+    valid: Array
+    summand: Summand
+    before: Summand
+
+    def cleared(self) -> Array:
+        """`d_score`, with 0 for keys behind the valid length. No product may be under way."""
+        clear = functools.partial(clear_rows, self.valid)
+        return branch(self.valid < ROWS, clear, lambda x: x, self.d_score)
+
+
 class NotIntoQueries:
     """Replaces `IntoQueries` if another kernel computes dq: its methods only copy the keys."""
 
@@ -69,16 +91,9 @@ class NotIntoQueries:
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
 
-    def take(
-        self,
-        d_score: Array,
-        valid: Array,
-        summands: tuple[Summand, Summand],
-        keys: Ref,
-        then: Callable[[], None],
-    ) -> None:
+    def take(self, made: Made, keys: Ref, then: Callable[[], None]) -> None:
         """See `IntoQueries`."""
-        del d_score, valid, summands, keys
+        del made, keys
         then()
 
     def close(self, summand: Summand, keys: Ref) -> None:
@@ -137,34 +152,24 @@ class IntoQueries:
         self.total.open(item)
         plgpu.barrier_arrive(self.met)
 
-    def take(
-        self,
-        d_score: Array,
-        valid: Array,
-        summands: tuple[Summand, Summand],
-        keys: Ref,
-        then: Callable[[], None],
-    ) -> None:
+    def take(self, made: Made, keys: Ref, then: Callable[[], None]) -> None:
         """Take the gradients of the scores of a piece, and add up those of the piece before.
 
         Args:
-            d_score: This warpgroup's, [keys, queries].
-            valid: The number of valid keys; gradients for the other keys may be NaN.
-            summands: The summand that they are part of, and the one before.
+            made: This warpgroup's.
             keys: [keys, columns] in shared memory.
             then: Starts one more product, which may run meanwhile.
         """
-        self._share(summands[0], d_score, valid)
-        self._add(summands[1], keys, then)
+        self._share(made)
+        self._add(made.before, keys, then)
 
-    def _share(self, summand: Summand, d_score: Array, valid: Array) -> None:
+    def _share(self, made: Made) -> None:
         """Write the gradients of this warpgroup's scores beside those of the other warpgroup.
 
         Before that it waits until the other one has written those of the piece before.
         """
-        place = place_of(summand.position, _SLOTS)
-        if self.crosses_ends:
-            d_score = branch(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
+        place = place_of(made.summand.position, _SLOTS)
+        d_score = made.cleared() if self.crosses_ends else made.d_score
         plgpu.barrier_wait(self.met)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()

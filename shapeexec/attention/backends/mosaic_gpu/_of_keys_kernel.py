@@ -32,6 +32,7 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import (
 )
 from shapeexec.attention.backends.mosaic_gpu._into_queries import (
     IntoQueries,
+    Made,
     NotIntoQueries,
 )
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, run
@@ -236,8 +237,8 @@ class _Kernel:
                 add_to_d_k = functools.partial(products.add, key_sum, d_score, query)
                 this, last = (position, begins), (position - 1, before)
                 pieces = Summand(item, *this, i >= 0), Summand(item, *last, i > 0)
-                valid = item.key_length - first_key
-                self.into.take(d_score, valid, pieces, self.keys.at[here], add_to_d_k)
+                made = Made(d_score, item.key_length - first_key, *pieces)
+                self.into.take(made, self.keys.at[here], add_to_d_k)
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
