@@ -116,6 +116,20 @@ def test_few_heads_are_at_work_at_a_time():
 
 
 @pytest.mark.parametrize(
+    ("batch", "rows", "columns", "most"), [(32, 2, 128, 68), (16, 4, 128, 64), (32, 2, 256, 68)]
+)
+def test_short_rows_begin_few_heads_at_a_time(batch, rows, columns, most):
+    """Else the memory is busy until all keys of the last section are read, and then idle."""
+    items = items_of(CAUSAL, batch=batch, heads=16, rows=rows, columns=columns)
+    all_heads = (items.batch * 16 + items.head)[: batch * 16 * rows]
+    _, begins = np.unique(all_heads, return_index=True)
+    is_first = np.zeros(len(all_heads), int)
+    is_first[begins] = 1
+    at_work = np.convolve(is_first, np.ones(PROGRAMS, int), "valid")
+    assert at_work.max() <= most
+
+
+@pytest.mark.parametrize(
     ("batch", "heads", "rows"),
     [(8191, 128, 2047), (1, 1048575, 2000), (3, 127, 5_000_000), (65_000, 16, 3), (1, 2, 2**20)],
 )
@@ -124,7 +138,8 @@ def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
     random = np.random.default_rng(0).integers(0, total, 500)
     numbers = np.unique([*random, 0, total - 1, total - 512, total - 513])
     items = items_of(CAUSAL, numbers, batch=batch, heads=heads, rows=rows, is_known=False)
-    at_once, last = max(1, 128 // rows), max(batch * heads - max(1, 512 // rows), 0)
+    of_last = min(max(1, 512 // rows), 64)
+    at_once, last = max(1, 128 // rows), max(batch * heads - of_last, 0)
     first = np.where(numbers >= last * rows, last, numbers // (at_once * rows) * at_once)
     ends = np.where(first == last, batch * heads, np.minimum(first + at_once, last))
     place, head = np.divmod(numbers - first * rows, ends - first)
@@ -133,7 +148,17 @@ def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
 
 
 def items_of(
-    lists, numbers=None, *, batch, heads, rows, group=1, in_order=False, is_known=True, span=None
+    lists,
+    numbers=None,
+    *,
+    batch,
+    heads,
+    rows,
+    group=1,
+    in_order=False,
+    is_known=True,
+    span=None,
+    columns=128,
 ) -> Item:
     """The items of some numbers; by default of all, and of some numbers behind them."""
 
@@ -150,6 +175,7 @@ def items_of(
             has_one_column=False,
             overhangs=False,
             in_order=in_order,
+            columns=columns,
         )
         return table.item(number)
 

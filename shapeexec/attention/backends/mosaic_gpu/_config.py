@@ -161,6 +161,7 @@ class Sparsity:
             has_one_column=columns <= TILE,
             overhangs=signature.is_ragged or columns % TILE > 0,
             in_order=in_order,
+            columns=max(config.columns),
         )
 
 

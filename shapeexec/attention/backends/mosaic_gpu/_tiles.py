@@ -18,6 +18,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
 _LAST_SECTION = 512  # of the last ones
+_LAST_COLUMNS = 8192  # of keys, of the last ones
 MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -227,6 +228,7 @@ class Table(NamedTuple):
         has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
+        columns: The columns of a head's keys, or values.
     """
 
     lists: ListRefs | FirstTiles
@@ -239,6 +241,7 @@ class Table(NamedTuple):
     has_one_column: bool
     overhangs: bool
     in_order: bool
+    columns: int
 
     def fits(self, rows: int) -> bool:
         """Whether the longest list fits into rings of this many rows.
@@ -272,7 +275,9 @@ class Table(NamedTuple):
         Rows of one length are taken head by head, so that the programs at work share a head's
         operands in the second-level cache. Where rows differ, heads form sections, within which
         the longest rows of all heads come first. Sections are small, for that cache's sake, but
-        the last one has rows enough for all programs to end together. See docs/adr/0009.
+        the last one has rows enough for all programs to end together. It has not too many heads:
+        its longest rows read all of their keys and values, and the others nothing else, so the
+        memory would be busy first and idle then. See docs/adr/0009.
         """
         rows, total = self.rows, self.total
         has_one_row = isinstance(rows, int) and rows == 1
@@ -291,7 +296,8 @@ class Table(NamedTuple):
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
         """The head of an item, counted in the span, and its place in the head's order."""
         all_heads, heads = self._all_heads, _heads_with(_SECTION, rows)
-        last = jnp.maximum(all_heads - _heads_with(_LAST_SECTION, rows), 0)  # section's first head
+        of_last = jnp.minimum(_heads_with(_LAST_SECTION, rows), _LAST_COLUMNS // self.columns)
+        last = jnp.maximum(all_heads - of_last, 0)  # section's first head
         first = divided(number, heads * rows)[0] * heads
         is_last = number >= last * rows
         first = jnp.where(is_last, last, first)
