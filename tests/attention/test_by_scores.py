@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 import itertools
 import re
 
@@ -81,6 +82,46 @@ def test_the_kernels_of_a_gradient_are_chosen_by_shape_and_mask(case, passes, mo
     monkeypatch.setattr(_device, "multiprocessors", lambda: 132)
     prepared = prepare(case.signature, case.work(), bias=case.bias, interpret=None)
     assert _backward.passes_of(prepared, deterministic=True) == passes
+
+
+@pytest.mark.parametrize(
+    ("case", "density", "in_order", "in_any"),
+    [
+        (of(4096, Causal()), 0.5, "by scores", "at once"),
+        (of(4096, Full()), 1.0, "by scores", "at once"),
+        (of(2048, Causal()), 0.5, "by scores", "at once"),
+        (of(1024, Causal()), 0.5, "by side", "by side"),
+        (of(512, Full()), 1.0, "by side", "by side"),
+        (of(8192, documents(8192)), None, "by side", "by side"),
+        (of(8192, documents(8192)), 0.25, "by scores", "at once"),
+    ],
+)
+def test_where_memory_is_slow_scores_of_long_rows_are_stored_for_the_same_bits(
+    case, density, in_order, in_any, monkeypatch
+):
+    monkeypatch.setattr(_device, "multiprocessors", lambda: 132)
+    work = dataclasses.replace(case.work(), density=density)
+    prepared = prepare(case.signature, work, bias=case.bias, interpret=None)
+    for is_fast, passes in ((False, (in_order, in_any)), (True, ("by scores", "by scores"))):
+        monkeypatch.setattr(_device, "memory_is_fast", lambda is_fast=is_fast: is_fast)
+        found = [_backward.passes_of(prepared, deterministic=x) for x in (True, False)]
+        assert tuple(found) == passes
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_fast"),
+    [
+        ("NVIDIA H200", True),
+        ("NVIDIA GH200 144G HBM3e", True),
+        ("NVIDIA H100 80GB HBM3", False),
+        ("NVIDIA H100 PCIe", False),
+        (None, True),
+    ],
+)
+def test_memory_is_told_by_the_kind_of_the_gpu(kind, is_fast, monkeypatch):
+    device = None if kind is None else SimpleNamespace(device_kind=kind)
+    monkeypatch.setattr(_device, "_first", lambda: device)
+    assert _device.memory_is_fast() == is_fast
 
 
 @pytest.mark.parametrize("is_packed", [True, False])

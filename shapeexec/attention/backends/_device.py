@@ -56,6 +56,15 @@ def multiprocessors() -> int:
     return getattr(_first(), "core_count", None) or _MULTIPROCESSORS
 
 
+def memory_is_fast() -> bool:
+    """Whether its memory moves 4 TB/s and more, as that of an H200 and GH200, unlike an H100's.
+
+    Of a GPU that is unknown it is taken to do so.
+    """
+    kind: str | None = getattr(_first(), "device_kind", None)
+    return kind is None or "H200" in kind
+
+
 @functools.cache
 def _first() -> Any:
     try:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Residuals, is_valid, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _in_groups
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -38,17 +39,19 @@ def passes_of(prepared: Prepared, *, deterministic: bool) -> Passes:
 
     If dq does not cross programs, one kernel gives the same bits in each run. Else it needs an f32
     array that is zeroed, added to and rounded, which is worth its cost if rows of tiles are known
-    to be long. Gradients of scores are not stored for narrow heads, whose other products take less
-    than the store.
+    to be long. To store gradients of scores is faster where memory is. They are not stored for
+    narrow heads, whose other products take less than the store.
     """
     config = prepared.config
     if not crosses_programs(config):
         return "at once" if is_possible(config) else "by side"
-    row = (prepared.work.density or 0.0) * prepared.signature.query_size / TILE
-    if config.columns[0] > 64 and _in_groups.is_possible(prepared) and _in_groups.pays(prepared):
+    is_long = prepared.mean_row >= _LONG * config.columns[0] / 128
+    is_one = not deterministic and is_possible(config) and is_long
+    may_store = config.columns[0] > 64 and _in_groups.is_possible(prepared)
+    is_first = not is_one or _device.memory_is_fast()
+    if may_store and is_first and _in_groups.pays(prepared):
         return "by scores"
-    is_faster = row >= _LONG * config.columns[0] / 128
-    return "at once" if not deterministic and is_possible(config) and is_faster else "by side"
+    return "at once" if is_one else "by side"
 
 
 def gradients(

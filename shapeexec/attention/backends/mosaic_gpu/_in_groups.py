@@ -13,6 +13,7 @@ import math
 import jax
 from jax import Array
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends.mosaic_gpu._d_scores import TALL, Layout
 from shapeexec.attention.backends.mosaic_gpu._from_scores import queries_from_scores
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
@@ -31,6 +32,9 @@ _SHARE = 0.8
 _ROWS = 3
 """Rows of tiles for each program, by which the programs of a group end together at any rate."""
 
+_LONG = 8
+"""From this mean number of tiles in a row on, it pays where memory is slow. See docs/adr/0009."""
+
 _MOST_GROUPS = 64
 """The most groups, which a program has one after the other."""
 
@@ -47,7 +51,12 @@ def is_possible(prepared: Prepared) -> bool:
 
 
 def pays(prepared: Prepared) -> bool:
-    """Whether a group has work for all programs up to its end, as far as that is known."""
+    """Whether a group has work for all programs up to its end, as far as that is known.
+
+    Where memory is slow, rows must be known to be long, too.
+    """
+    if not _device.memory_is_fast() and prepared.mean_row < _LONG:
+        return False
     heads, all_heads = _heads_at_a_time(prepared), _all_heads(prepared)
     if heads >= all_heads:
         return True

@@ -138,6 +138,11 @@ class Prepared:
             longest=min(longest, MANY),
         )
 
+    @property
+    def mean_row(self) -> float:
+        """The mean number of tiles with work in a row of keys, as far as it is known; else 0."""
+        return (self.work.density or 0.0) * self.signature.query_size / TILE
+
     def _tile_lists(self, side: Side) -> TileLists:
         return self.work.by_key if side == "key" else self.work.by_query
 
