@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-from types import SimpleNamespace
 import itertools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
