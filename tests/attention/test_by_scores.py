@@ -80,6 +80,7 @@ CHOSEN = [
 @pytest.mark.parametrize(("case", "passes"), CHOSEN)
 def test_the_kernels_of_a_gradient_are_chosen_by_shape_and_mask(case, passes, monkeypatch):
     monkeypatch.setattr(_device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(_device, "memory_is_fast", lambda: True)
     prepared = prepare(case.signature, case.work(), bias=case.bias, interpret=None)
     assert _backward.passes_of(prepared, deterministic=True) == passes
 
@@ -90,10 +91,16 @@ def test_the_kernels_of_a_gradient_are_chosen_by_shape_and_mask(case, passes, mo
         (of(4096, Causal()), 0.5, "by scores", "at once"),
         (of(4096, Full()), 1.0, "by scores", "at once"),
         (of(2048, Causal()), 0.5, "by scores", "at once"),
-        (of(1024, Causal()), 0.5, "by side", "by side"),
+        (of(1792, Causal()), 0.5, "by side", "by side"),
         (of(512, Full()), 1.0, "by side", "by side"),
+        (of(2048, Causal(), 512), 0.5, "by scores", "at once"),
+        (of(512, Full(), 2048), 1.0, "by side", "by side"),
+        # Lengths that are known when the program runs; one kernel needs them before.
+        (of(2048, Causal(), sizes=([2048], [2000])), None, "by scores", "by scores"),
+        (of(1024, Causal(), sizes=([1024], [1000])), None, "by side", "by side"),
+        (of(1024, Full(), sizes=([1024], [1000])), None, "by scores", "by scores"),
+        # Documents are data.
         (of(8192, documents(8192)), None, "by side", "by side"),
-        (of(8192, documents(8192)), 0.25, "by scores", "at once"),
     ],
 )
 def test_where_memory_is_slow_scores_of_long_rows_are_stored_for_the_same_bits(
@@ -114,7 +121,10 @@ def test_where_memory_is_slow_scores_of_long_rows_are_stored_for_the_same_bits(
         ("NVIDIA H200", True),
         ("NVIDIA GH200 144G HBM3e", True),
         ("NVIDIA H100 80GB HBM3", False),
+        ("NVIDIA H20", True),
         ("NVIDIA H100 PCIe", False),
+        ("NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA B200", False),
         (None, True),
     ],
 )

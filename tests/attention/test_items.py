@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu._prepared import prepare
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     FirstTiles,
@@ -16,6 +17,8 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ListRefs,
     Table,
 )
+from shapeexec.attention.masks import Causal
+from tests.attention.hopper import Case
 
 PROGRAMS = 132
 CAUSAL = FirstTiles(TILE, Reach(0))
@@ -93,12 +96,23 @@ def test_rows_are_taken_in_the_order_of_their_heads_lists(group):
         np.testing.assert_array_equal(items.row[mine], order[b, h * group])
 
 
+@pytest.mark.parametrize("columns", [64, 128, 256])
 @pytest.mark.parametrize(
-    ("batch", "rows", "most"), [(4, 32, 1.01), (1, 32, 1.02), (1, 128, 1.01), (16, 8, 1.03)]
+    ("batch", "rows", "most"),
+    [
+        (4, 32, 1.01),
+        (1, 32, 1.02),
+        (1, 128, 1.01),
+        (16, 8, 1.03),
+        (16, 4, 1.05),
+        (8, 3, 1.04),
+        (8, 2, 1.04),
+        (32, 2, 1.04),
+    ],
 )
-def test_programs_end_together(batch, rows, most):
+def test_programs_end_together(batch, rows, most, columns):
     """Where the longest rows are the first of each head only, 4 x 32 rows take 1.06 of the mean."""
-    items = items_of(CAUSAL, batch=batch, heads=16, rows=rows)
+    items = items_of(CAUSAL, batch=batch, heads=16, rows=rows, columns=columns)
     ends = [0] * PROGRAMS
     counts = items.count[: batch * 16 * rows]
     for count in counts:
@@ -116,17 +130,38 @@ def test_few_heads_are_at_work_at_a_time():
 
 
 @pytest.mark.parametrize(
-    ("batch", "rows", "columns", "most"), [(32, 2, 128, 68), (16, 4, 128, 64), (32, 2, 256, 68)]
+    ("rows", "columns", "heads"),
+    [
+        (2, 64, 128),
+        (2, 128, 128),  # 256 rows at least
+        (4, 64, 128),
+        (4, 96, 85),
+        (4, 128, 64),
+        (6, 128, 64),
+        (6, 192, 42),
+        (6, 256, 42),  # 256 rows at least
+        (8, 128, 64),
+        (16, 128, 32),  # 512 rows at most
+    ],
 )
-def test_short_rows_begin_few_heads_at_a_time(batch, rows, columns, most):
-    """Else the memory is busy until all keys of the last section are read, and then idle."""
-    items = items_of(CAUSAL, batch=batch, heads=16, rows=rows, columns=columns)
-    all_heads = (items.batch * 16 + items.head)[: batch * 16 * rows]
-    _, begins = np.unique(all_heads, return_index=True)
-    is_first = np.zeros(len(all_heads), int)
-    is_first[begins] = 1
-    at_work = np.convolve(is_first, np.ones(PROGRAMS, int), "valid")
-    assert at_work.max() <= most
+def test_the_last_section_has_few_heads_where_rows_are_short(rows, columns, heads):
+    """Else the memory is busy until all their keys are read, and then idle."""
+    items = items_of(CAUSAL, batch=32, heads=16, rows=rows, columns=columns)
+    all_heads, total = items.batch * 16 + items.head, 32 * 16 * rows
+    assert len(set(all_heads[total - heads : total])) == heads, "their shortest rows end the call"
+    assert (items.row[total - heads : total] == 0).all()
+    assert items.row[total - heads - 1] == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "heads", "columns"),
+    [("query", (4, 4), 128), ("key", (4, 4), 128), ("query", (4, 1), 32), ("key", (4, 1), 512)],
+)
+def test_heads_share_the_columns_that_they_read(side, heads, columns):
+    case = Case("", Causal(), 512, 512, heads=heads, head_sizes=(64, 128))
+    prepared = prepare(case.signature, case.work(), bias=None, interpret=None)
+    table = prepared.sparsity(side=side).table(prepared.config, side=side, in_order=False)
+    assert table.columns == columns
 
 
 @pytest.mark.parametrize(
@@ -138,7 +173,7 @@ def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
     random = np.random.default_rng(0).integers(0, total, 500)
     numbers = np.unique([*random, 0, total - 1, total - 512, total - 513])
     items = items_of(CAUSAL, numbers, batch=batch, heads=heads, rows=rows, is_known=False)
-    of_last = min(max(1, 512 // rows), 64)
+    of_last = np.clip(64, max(1, 256 // rows), max(1, 512 // rows))
     at_once, last = max(1, 128 // rows), max(batch * heads - of_last, 0)
     first = np.where(numbers >= last * rows, last, numbers // (at_once * rows) * at_once)
     ends = np.where(first == last, batch * heads, np.minimum(first + at_once, last))

@@ -53,9 +53,9 @@ def is_possible(prepared: Prepared) -> bool:
 def pays(prepared: Prepared) -> bool:
     """Whether a group has work for all programs up to its end, as far as that is known.
 
-    Where memory is slow, rows must be known to be long, too.
+    Where memory is slow, rows must be long, too.
     """
-    if not _device.memory_is_fast() and prepared.mean_row < _LONG:
+    if not _device.memory_is_fast() and _likely_row(prepared) < _LONG:
         return False
     heads, all_heads = _heads_at_a_time(prepared), _all_heads(prepared)
     if heads >= all_heads:
@@ -69,6 +69,14 @@ def pays(prepared: Prepared) -> bool:
         work = rows if reach.offset is None else rows / 2
         is_even = work / max(1, math.ceil(work) if reach.offset is None else work) >= _SHARE
     return is_even and -(-all_heads // heads) <= _MOST_GROUPS
+
+
+def _likely_row(prepared: Prepared) -> float:
+    """The mean number of tiles in a row: with valid lengths, if these are near the sizes."""
+    reach = prepared.work.by_query.reach
+    if prepared.mean_row or reach is None:
+        return prepared.mean_row
+    return tiles_of(prepared.signature.query_size) * (1.0 if reach.offset is None else 0.5)
 
 
 def backward_in_groups(

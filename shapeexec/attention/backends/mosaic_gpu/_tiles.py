@@ -17,8 +17,8 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
-_LAST_SECTION = 512  # of the last ones
-_LAST_COLUMNS = 8192  # of keys, of the last ones
+_LAST_SECTION = (256, 512)  # the least and the most of the last ones; between, as have together:
+_LAST_COLUMNS = 8192
 MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -228,7 +228,8 @@ class Table(NamedTuple):
         has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
-        columns: The columns of a head's keys, or values.
+        columns: The columns of the keys, or values, that a head's rows read for themselves; by key,
+            of queries. What several heads share is divided among them.
     """
 
     lists: ListRefs | FirstTiles
@@ -275,9 +276,9 @@ class Table(NamedTuple):
         Rows of one length are taken head by head, so that the programs at work share a head's
         operands in the second-level cache. Where rows differ, heads form sections, within which
         the longest rows of all heads come first. Sections are small, for that cache's sake, but
-        the last one has rows enough for all programs to end together. It has not too many heads:
-        its longest rows read all of their keys and values, and the others nothing else, so the
-        memory would be busy first and idle then. See docs/adr/0009.
+        the last one has rows enough for all programs to end together. Where these are short it has
+        no more: its longest rows read the keys and values of all of its heads, and the others
+        nothing else, so the memory is busy first and idle then. See docs/adr/0009.
         """
         rows, total = self.rows, self.total
         has_one_row = isinstance(rows, int) and rows == 1
@@ -296,7 +297,8 @@ class Table(NamedTuple):
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
         """The head of an item, counted in the span, and its place in the head's order."""
         all_heads, heads = self._all_heads, _heads_with(_SECTION, rows)
-        of_last = jnp.minimum(_heads_with(_LAST_SECTION, rows), _LAST_COLUMNS // self.columns)
+        least, most = (_heads_with(section, rows) for section in _LAST_SECTION)
+        of_last = jnp.clip(_LAST_COLUMNS // self.columns, least, most)
         last = jnp.maximum(all_heads - of_last, 0)  # section's first head
         first = divided(number, heads * rows)[0] * heads
         is_last = number >= last * rows
