@@ -47,9 +47,9 @@ def passes_of(prepared: Prepared, *, deterministic: bool) -> Passes:
         return "at once" if is_possible(config) else "by side"
     is_long = prepared.mean_row >= _LONG * config.columns[0] / 128
     is_one = not deterministic and is_possible(config) and is_long
-    may_store = config.columns[0] > 64 and _in_groups.is_possible(prepared)
-    is_first = not is_one or _device.memory_is_fast()
-    if may_store and is_first and _in_groups.pays(prepared):
+    is_wide = config.columns[0] > 64
+    stores = is_wide and _in_groups.is_possible(prepared) and _in_groups.pays(prepared)
+    if stores and (_device.memory_is_fast() or not is_one):
         return "by scores"
     return "at once" if is_one else "by side"
 

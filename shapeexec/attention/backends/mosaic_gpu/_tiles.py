@@ -17,8 +17,8 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
-_LAST_SECTION = (256, 512)  # the least and the most of the last ones; between, as have together:
-_LAST_COLUMNS = 8192
+_LAST_SECTION = (256, 512)  # the least and the most of the last ones; between, of heads with:
+_LAST_COLUMNS = 8192  # columns of keys together
 MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
