@@ -1,11 +1,8 @@
 """Attention on a mesh of four devices: types keep their sharding, and numbers are those of one."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
+
+from tests.processes import on_devices
 
 SHARDED = "tests.attention.sharded"
 PROGRAM = """
@@ -106,18 +103,7 @@ print("all", len(cuts_of), is_explicit)
 
 
 def run_on_four_devices(*arguments):
-    four = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    flags = {"XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
-    root = str(pathlib.Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **flags, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.split()
+    return on_devices(4, *arguments).split()
 
 
 @pytest.mark.parametrize("kind", [pytest.param("default", marks=pytest.mark.slow), "auto"])

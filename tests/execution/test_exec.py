@@ -4,8 +4,6 @@ import collections
 import dataclasses
 import functools
 import gc
-import subprocess
-import sys
 import weakref
 
 import jax
@@ -16,6 +14,7 @@ import pytest
 import shapeexec as sx
 from tests.execution.support import assert_runs_as, assert_same, counted, ones
 from tests.marks import written
+from tests.processes import on_devices
 
 P = sx.Pow2()
 
@@ -371,12 +370,4 @@ np.testing.assert_array_equal(np.asarray(got), np.arange(6.0))
 
 @pytest.mark.slow
 def test_results_stand_where_those_of_the_plain_function_stand():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-c", _TWO_DEVICES],
-        env={**__import__("os").environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    on_devices(2, "-c", _TWO_DEVICES)

@@ -1,9 +1,6 @@
 """Handles: donation, results on the host, and what a handle itself can do."""
 
-import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import jax
@@ -15,6 +12,7 @@ import shapeexec as sx
 from shapeexec.execution import _transfer
 from tests.execution.handles import handle, padding
 from tests.execution.support import counted, ones, refused
+from tests.processes import on_devices
 from tests.tolerance import assert_close
 
 P = sx.Pow2(minimum=4)
@@ -276,8 +274,4 @@ print("right")
 
 
 def test_handles_on_several_devices_are_exact_and_stay_there():
-    flags = "--xla_force_host_platform_device_count=4"
-    environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-W", "error", "-c", ON_DEVICES]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert done.stdout == "right\n", done.stderr
+    assert on_devices(4, "-W", "error", "-c", ON_DEVICES) == "right\n"

@@ -5,12 +5,11 @@ A process of four devices runs all cases, and tells what it saw.
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.processes import on_devices
 
 PROGRAM = """
 import json
@@ -220,16 +219,7 @@ print(json.dumps({
 
 @functools.cache
 def seen() -> Any:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout.splitlines()[-1])
+    return json.loads(on_devices(4, "-c", PROGRAM).splitlines()[-1])
 
 
 PLACES = ("nowhere", "cpu:0", "cpu:1", "cut by four", "cut along s", "whole", "explicit")

@@ -1,8 +1,5 @@
 """On another kind of machine XLA compiles what was exported; no mask is put in."""
 
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import jax
@@ -13,6 +10,7 @@ import pytest
 import shapeexec as sx
 from tests.execution.saving.exporting import OWN, SAME_PROGRAM, X, exported, on_another, unmasked
 from tests.execution.saving.support import SPECS, W, attend, data, told
+from tests.processes import on_devices
 from tests.tolerance import assert_close
 
 pytest.importorskip("flatbuffers")
@@ -297,12 +295,4 @@ assert [row.origin for row in again.graphs] == ["made", "exported", "exported"]
 
 
 def test_where_arguments_stand_is_kept(tmp_path):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-c", SEVERAL, str(tmp_path)],
-        env={**os.environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    on_devices(4, "-c", SEVERAL, str(tmp_path))

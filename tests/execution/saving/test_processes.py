@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from tests.execution.saving.support import W, data, saved
+from tests.processes import on_devices
 
 SCRIPT = """
 import json, sys
@@ -95,12 +96,4 @@ assert (again.stats.loads, again.stats.compiles, again.stats.hits) == (3, 0, 3)
 
 
 def test_graphs_of_several_devices_are_loaded(tmp_path):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-c", SEVERAL, str(tmp_path)],
-        env={**os.environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    on_devices(4, "-c", SEVERAL, str(tmp_path))
