@@ -161,7 +161,7 @@ def test_heads_share_the_columns_that_they_read(side, heads, columns):
     case = Case("", Causal(), 512, 512, heads=heads, head_sizes=(64, 128))
     prepared = prepare(case.signature, case.work(), bias=None, interpret=None)
     table = prepared.sparsity(side=side).table(prepared.config, side=side, in_order=False)
-    assert table.columns == columns
+    assert table.read_columns == columns
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def items_of(
             has_one_column=False,
             overhangs=False,
             in_order=in_order,
-            columns=columns,
+            read_columns=columns,
         )
         return table.item(number)
 

@@ -39,8 +39,8 @@ def passes_of(prepared: Prepared, *, deterministic: bool) -> Passes:
 
     If dq does not cross programs, one kernel gives the same bits in each run. Else it needs an f32
     array that is zeroed, added to and rounded, which is worth its cost if rows of tiles are known
-    to be long. Storing the gradients of scores is faster than that where memory is fast. They are
-    not stored for narrow heads, whose other products take less than the store.
+    to be long. Where memory is fast it is faster to store the gradients of scores. They are not
+    stored for narrow heads, whose other products take less than the store.
     """
     config = prepared.config
     if not crosses_programs(config):

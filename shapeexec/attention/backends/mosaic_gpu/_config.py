@@ -148,10 +148,10 @@ class Sparsity:
         if config.any_length:
             sizes = [self.sizes[1 + i] if n == ANY_LENGTH else n for i, n in enumerate(sizes)]
         heads, group, columns = signature.query_heads, 1, signature.key_size
-        read = max(1, max(config.columns) // signature.group)
+        read_columns = max(1, max(config.columns) // signature.group)
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
-            read = max(config.columns) * group
+            read_columns = max(config.columns) * group
         return Table(
             lists=self.lists,
             span=span,
@@ -163,7 +163,7 @@ class Sparsity:
             has_one_column=columns <= TILE,
             overhangs=signature.is_ragged or columns % TILE > 0,
             in_order=in_order,
-            columns=read,
+            read_columns=read_columns,
         )
 
 

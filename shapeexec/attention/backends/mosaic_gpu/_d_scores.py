@@ -8,7 +8,6 @@ groups, each of which reuses it (`_in_groups`).
 
 # Pallas has partly unknown types.
 # pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -8,7 +8,6 @@ the limit.
 
 # Pallas has partly unknown types.
 # pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

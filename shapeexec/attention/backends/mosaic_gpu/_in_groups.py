@@ -14,6 +14,7 @@ import jax
 from jax import Array
 
 from shapeexec.attention.backends import _device
+from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.backends.mosaic_gpu._d_scores import TALL, Layout
 from shapeexec.attention.backends.mosaic_gpu._from_scores import queries_from_scores
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
@@ -66,7 +67,7 @@ def pays(prepared: Prepared) -> bool:
     if reach is None:
         is_even = rows >= _ROWS
     else:
-        work = rows if reach.offset is None else rows / 2
+        work = rows * _share(reach)
         is_even = work / max(1, math.ceil(work) if reach.offset is None else work) >= _SHARE
     return is_even and -(-all_heads // heads) <= _MOST_GROUPS
 
@@ -76,7 +77,12 @@ def _likely_row(prepared: Prepared) -> float:
     reach = prepared.work.by_query.reach
     if prepared.mean_row or reach is None:
         return prepared.mean_row
-    return tiles_of(prepared.signature.query_size) * (1.0 if reach.offset is None else 0.5)
+    return tiles_of(prepared.signature.query_size) * _share(reach)
+
+
+def _share(reach: Reach) -> float:
+    """The mean length of rows, relative to the longest one."""
+    return 1.0 if reach.offset is None else 0.5
 
 
 def backward_in_groups(

@@ -10,7 +10,6 @@ is in `_gradients`.
 
 # Pallas and cuDNN have partly unknown types.
 # pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
@@ -25,11 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends.mosaic_gpu import _d_scores, _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._d_scores import Layout
-from shapeexec.attention.backends.mosaic_gpu._gradients import (
-    PIECE,
-    Rows,
-    room,
-)
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, room
 from shapeexec.attention.backends.mosaic_gpu._launch import launch
 from shapeexec.attention.backends.mosaic_gpu._of_keys_kernel import SHAPE, run_of_keys
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, tiles_of
@@ -138,9 +133,7 @@ def _launched(
         config,
         functools.partial(run_of_keys, config, layout),
         inputs={"sparsity": sparsity, "rows": rows, **inputs},
-        outputs={
-            name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in (outputs or {}).items()
-        },
+        outputs={name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in outputs.items()},
         updated=updated,
         after=after,
         scratch={**scratch, **({} if into is None else {"into": into})},

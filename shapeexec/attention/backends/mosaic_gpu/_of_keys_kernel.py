@@ -2,7 +2,6 @@
 
 # Pallas and cuDNN have partly unknown types.
 # pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

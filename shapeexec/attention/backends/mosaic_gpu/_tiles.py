@@ -17,8 +17,8 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
-_LAST_SECTION = (256, 512)  # the least and the most of the last ones; between, of heads with:
-_LAST_COLUMNS = 8192  # columns of keys together
+_LAST_SECTION = (256, 512)  # rows of the last ones, at least and at most
+_LAST_COLUMNS = 8192  # columns of keys that the last ones have together, between the two
 MANY = 3  # tiles: how many more there are, kernels are not told
 QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -228,8 +228,8 @@ class Table(NamedTuple):
         has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
-        columns: The columns of the keys, or values, that a head's rows read for themselves; by key,
-            of queries. What several heads share is divided among them.
+        read_columns: The columns of keys, or values, that the rows of a head read; by key, those of
+            queries. What several heads share is divided among them.
     """
 
     lists: ListRefs | FirstTiles
@@ -242,7 +242,7 @@ class Table(NamedTuple):
     has_one_column: bool
     overhangs: bool
     in_order: bool
-    columns: int
+    read_columns: int
 
     def fits(self, rows: int) -> bool:
         """Whether the longest list fits into rings of this many rows.
@@ -276,8 +276,8 @@ class Table(NamedTuple):
         Rows of one length are taken head by head, so that the programs at work share a head's
         operands in the second-level cache. Where rows differ, heads form sections, within which
         the longest rows of all heads come first. Sections are small, for that cache's sake, but
-        the last one has rows enough for all programs to end together. Where these are short it has
-        no more: its longest rows read the keys and values of all of its heads, and the others
+        the last one has rows enough for all programs to end together. It has no more heads than
+        that takes: its longest rows read the keys and values of all of them, and its other rows
         nothing else, so the memory is busy first and idle then. See docs/adr/0009.
         """
         rows, total = self.rows, self.total
@@ -298,7 +298,7 @@ class Table(NamedTuple):
         """The head of an item, counted in the span, and its place in the head's order."""
         all_heads, heads = self._all_heads, _heads_with(_SECTION, rows)
         least, most = (_heads_with(section, rows) for section in _LAST_SECTION)
-        of_last = jnp.clip(_LAST_COLUMNS // self.columns, least, most)
+        of_last = jnp.clip(_LAST_COLUMNS // self.read_columns, least, most)
         last = jnp.maximum(all_heads - of_last, 0)  # section's first head
         first = divided(number, heads * rows)[0] * heads
         is_last = number >= last * rows
