@@ -15,6 +15,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Item,
     Lengths,
     ListRefs,
+    Sections,
     Table,
 )
 from shapeexec.attention.masks import Causal
@@ -135,11 +136,11 @@ def test_few_heads_are_at_work_at_a_time():
         (2, 64, 128),
         (2, 128, 128),  # 256 rows at least
         (4, 64, 128),
-        (4, 96, 85),
+        (4, 96, 96),  # 85, and what all sections before it cannot have
         (4, 128, 64),
-        (6, 128, 64),
-        (6, 192, 42),
-        (6, 256, 42),  # 256 rows at least
+        (6, 128, 71),
+        (6, 192, 50),
+        (6, 256, 50),  # 256 rows at least
         (8, 128, 64),
         (16, 128, 32),  # 512 rows at most
     ],
@@ -160,8 +161,7 @@ def test_the_last_section_has_few_heads_where_rows_are_short(rows, columns, head
 def test_heads_share_the_columns_that_they_read(side, heads, columns):
     case = Case("", Causal(), 512, 512, heads=heads, head_sizes=(64, 128))
     prepared = prepare(case.signature, case.work(), bias=None, interpret=None)
-    table = prepared.sparsity(side=side).table(prepared.config, side=side, in_order=False)
-    assert table.read_columns == columns
+    assert prepared.config.read_columns(side) == columns
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,9 @@ def test_numbers_of_31_bits_are_divided_without_error(batch, heads, rows):
     items = items_of(CAUSAL, numbers, batch=batch, heads=heads, rows=rows, is_known=False)
     of_last = np.clip(64, max(1, 256 // rows), max(1, 512 // rows))
     at_once, last = max(1, 128 // rows), max(batch * heads - of_last, 0)
+    last -= last % at_once  # so all sections before it are whole
     first = np.where(numbers >= last * rows, last, numbers // (at_once * rows) * at_once)
-    ends = np.where(first == last, batch * heads, np.minimum(first + at_once, last))
+    ends = np.where(first == last, batch * heads, first + at_once)
     place, head = np.divmod(numbers - first * rows, ends - first)
     np.testing.assert_array_equal(items.batch * heads + items.head, first + head)
     np.testing.assert_array_equal(items.row, rows - 1 - place)
@@ -197,11 +198,11 @@ def items_of(
 ) -> Item:
     """The items of some numbers; by default of all, and of some numbers behind them."""
 
-    def item(sizes, number):
-        size = rows * TILE if is_known else sizes[1]
+    def item(sections, number):
+        size = rows * TILE if is_known else jnp.int32(rows * TILE)
         table = Table(
             lists=lists,
-            span=(sizes[0], sizes[2]),
+            sections=Sections(*sections),
             heads=heads,
             group=group,
             lengths=Lengths((None, None), (size, size)),
@@ -210,12 +211,11 @@ def items_of(
             has_one_column=False,
             overhangs=False,
             in_order=in_order,
-            read_columns=columns,
         )
         return table.item(number)
 
     numbers = np.arange(batch * heads * rows + 3) if numbers is None else numbers
-    first, count = span or (0, batch * heads)
-    sizes = jnp.array([first, rows * TILE, count], jnp.int32)
-    made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(sizes, np.int32(numbers))
+    span, of_list = span or (0, batch * heads), lists.of_row // TILE
+    sections = Sections.of(*span, rows=-(-rows // of_list), columns=columns)
+    made = jax.jit(jax.vmap(item, in_axes=(None, 0)))(jnp.int32(sections), np.int32(numbers))
     return Item(*map(np.asarray, made))

@@ -66,7 +66,7 @@ class Reach:
         seen = query + (self.offset + 1)
         if self.from_end:
             seen = seen + (key_length - query_length)
-        return xp.clip(seen, 0, key_length)
+        return xp.minimum(xp.maximum(seen, 0), key_length)  # a `clip` costs kernels a trace
 
 
 def divide(number: Any, by: Any, *, xp: Any) -> Any:

@@ -25,7 +25,7 @@ from shapeexec.attention.backends.mosaic_gpu._config import ANY_LENGTH, Config, 
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, QUOTIENTS, ROWS, TILE
+from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, ROWS, TILE
 
 _LARGEST = 2**31 - 1  # elements that i32 can count, of numbers per query and of lists
 _OF_KEYS = frozenset({"k", "v", "d_k", "d_v"})
@@ -49,7 +49,7 @@ def rule_of_any_length(signature: Signature, rule: Rule, *, lengths: Sequence[st
     if any(n % TILE or n < MANY * TILE for n in sizes) or isinstance(signature.bias, tuple):
         return None
     heads = signature.batch * signature.query_heads
-    if heads >= QUOTIENTS or heads * max(*sizes, math.prod(n // TILE for n in sizes)) > _LARGEST:
+    if heads * max(*sizes, math.prod(n // TILE for n in sizes)) > _LARGEST:
         return None
     if any(use.side is None and use.role not in ("of_batch", "of_head") for use in rule.uses):
         return None

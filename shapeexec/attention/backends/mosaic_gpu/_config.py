@@ -25,6 +25,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Lengths,
     ListRefs,
     Packing,
+    Sections,
     Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
@@ -62,6 +63,11 @@ class Config:
             key = value = max(key, value)
         return key, value
 
+    def read_columns(self, side: Side) -> int:
+        """What a head's rows read; see `Sections.of`."""
+        widest, group = max(self.columns), self.signature.group
+        return widest * group if side == "key" else max(1, widest // group)
+
     @property
     def is_biased(self) -> bool:
         """Whether something is added to the scores."""
@@ -96,7 +102,7 @@ class Sparsity:
         lists: The tiles.
         query_lengths, key_lengths: Valid lengths, i32[B]; None: all positions are valid.
         leaves: The arrays of mask and bias.
-        sizes: B, T, S, the most tiles of a row, and `Table.span`, i32[6].
+        sizes: B, T, S, the most tiles of a row, and the `Sections`, i32[9].
         longest: The most tiles of a row; `MANY` stands for any number from there on.
     """
 
@@ -140,7 +146,7 @@ class Sparsity:
         *,
         side: Side,
         in_order: bool,
-        span: tuple[Array, Array] | None = None,
+        sections: Sections | None = None,
     ) -> Table:
         """The table of a kernel whose rows are queries, or keys; see `Table`."""
         signature = config.signature
@@ -148,13 +154,11 @@ class Sparsity:
         if config.any_length:
             sizes = [self.sizes[1 + i] if n == ANY_LENGTH else n for i, n in enumerate(sizes)]
         heads, group, columns = signature.query_heads, 1, signature.key_size
-        read_columns = max(1, max(config.columns) // signature.group)
         if side == "key":
             heads, group, columns = signature.key_heads, signature.group, signature.query_size
-            read_columns = max(config.columns) * group
         return Table(
             lists=self.lists,
-            span=span,
+            sections=sections,
             heads=heads,
             group=group,
             lengths=Lengths((self.query_lengths, self.key_lengths), (sizes[0], sizes[1])),
@@ -163,7 +167,6 @@ class Sparsity:
             has_one_column=columns <= TILE,
             overhangs=signature.is_ragged or columns % TILE > 0,
             in_order=in_order,
-            read_columns=read_columns,
         )
 
 

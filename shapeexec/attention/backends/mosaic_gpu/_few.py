@@ -174,12 +174,12 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
     readers, rows = form.warpgroups, form.key_rows
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
-    parts = parts_of(config)
+    pieces = functools.partial(ring, rows=rows, copies=parts_of(config), tells=True)
     vectors = sparsity.column_dtypes(config, side="query")
     scratch = {
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
-        "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors, copies=parts),
-        "values": ring(form.steps[1], rows=rows, columns=value_columns, copies=parts),
+        "keys": pieces(form.steps[0], columns=key_columns, vectors=vectors),
+        "values": pieces(form.steps[1], columns=value_columns),
         "cleared": plgpu.Barrier(num_arrivals=readers),
     }
     if config.interpret is None:

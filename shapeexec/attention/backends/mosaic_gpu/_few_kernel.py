@@ -239,7 +239,7 @@ class _Kernel:
         """Compute a segment; for a warpgroup that computes."""
         slot = self.queries.receive(number)
         rows = pl.ds(self.warpgroup * ROWS, ROWS)
-        sums = functools.partial(self._sums, segment, self.queries.tiles.at[slot, rows], ring)
+        sums = functools.partial(self._sums, segment, self.queries.tile(slot, rows), ring)
         values, largest, weight = self.products.hold(sums, (ROWS, self.config.columns[1]))
         self.queries.release(number)
         form = self.config.weights
@@ -263,7 +263,7 @@ class _Kernel:
             place = self.keys.receive(ring + i)
 
             def scored(accumulator: Ref) -> Array:
-                products.add(accumulator, q, self.keys.tiles.at[place].transpose((1, 0)))
+                products.add(accumulator, q, self.keys.tile(place).transpose((1, 0)))
                 return products.read(accumulator)
 
             scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
@@ -276,7 +276,7 @@ class _Kernel:
             products.write(total, so_far * along_rows(decay, so_far.shape))
             place = self.values.receive(ring + i)
             self._clear(segment, place)
-            products.add(total, weights.astype(q.dtype), self.values.tiles.at[place])
+            products.add(total, weights.astype(q.dtype), self.values.tile(place))
             products.wait()
             self.values.release(ring + i)
             return largest, weight
@@ -298,7 +298,7 @@ class _Kernel:
 
         @when(valid < self.values.rows)
         def _() -> None:
-            self.products.clear(self.values.tiles.at[place, pl.ds(first, rows)], valid - first)
+            self.products.clear(self.values.tile(place, pl.ds(first, rows)), valid - first)
             plgpu.commit_smem()
             if self.readers > 1:  # else this warpgroup has cleared all rows
                 plgpu.barrier_arrive(self.cleared)

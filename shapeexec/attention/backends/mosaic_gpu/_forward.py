@@ -24,6 +24,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
@@ -32,7 +33,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._pieces import MOST_IN_RINGS, pieces
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, held, positions, vector
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
@@ -61,6 +62,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, steps, rows=key_rows, dtype=q.dtype)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    vectors = sparsity.column_dtypes(config, side="query")
     of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return launch(
@@ -75,7 +77,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
             "queries": tile((slots, TILE, key_columns)),
             # The output reuses the queries' memory if it is as wide.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
-            "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
+            "keys": ring(columns=key_columns, vectors=vectors, tells=True),
             # 0 * padding may be NaN, so clear values behind the valid length.
             "values": ring(columns=value_columns, clears=True),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
@@ -150,7 +152,7 @@ class _Kernel:
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries."""
-        shared, ready = self.queries.at[slot], self.block.queue.ready.at[slot]
+        shared, ready = _compat.part_of_tiles(self.queries, slot), self.block.queue.ready.at[slot]
         at = (item.batch, item.row * TILE, item.head)
         # Nobody reads queries without a key.
         valid = jnp.where(item.count > 0, item.query_length - item.row * TILE, 0)
@@ -199,7 +201,7 @@ class _Kernel:
         """Compute an item whose keys begin at ring position `start`; return the next item's."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
-        mine = self.queries.at[slot, rows]
+        mine = _compat.part_of_tiles(self.queries, slot, rows)
         out = self.outs[0].at[rows] if self.outs else mine
         first_query = item.row * TILE + warpgroup * ROWS
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
@@ -246,7 +248,9 @@ class _Kernel:
         share = jnp.where(alive, 1 / sums.weight, 0.0)
         shown = alive & (positions(ROWS, of="rows") < item.query_length - first_query)
         values = sums.values * along_rows(share, shape)
-        out[...] = jnp.where(along_rows(shown, shape), values, 0).astype(out.dtype)
+        values = jnp.where(along_rows(shown, shape), values, 0).astype(out.dtype)
+        self.block.products.meet()  # the output may take the place of the queries
+        self.block.products.store(out, values)
         statistics = weights.statistics(sums.largest, sums.weight, alive)
         for ref, value in zip(of_rows, statistics, strict=True):
             ref[...] = value
@@ -307,7 +311,7 @@ class _ItemSoftmax:
         """For the rows from `first_query` on."""
         rows = kernel.keys.rows
         rule = kernel.elements.of_item(item, first_query, ROWS)
-        operand = held(q) if kernel.holds_queries else q
+        operand = kernel.block.products.held(q) if kernel.holds_queries else q
         return _ItemSoftmax(kernel, item, operand, rule, start, item.pieces(rows))
 
     def run(self) -> _Sums:
@@ -328,7 +332,7 @@ class _ItemSoftmax:
         """The softmax of the first piece."""
         keys, products = self.kernel.keys, self.kernel.block.products
         place = keys.receive(self.start)
-        products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
+        products.add(accumulator, self.q, keys.tile(place).transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
         is_backwards, full = self.kernel.is_backwards, self.item.full
         is_partial = full < self.item.count if is_backwards else full == 0
@@ -346,9 +350,9 @@ class _ItemSoftmax:
         place = keys.receive(position)
 
         def overlapped(accumulator: Ref) -> tuple[Array, ...]:
-            products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
+            products.add(accumulator, self.q, keys.tile(place).transpose((1, 0)))
             last = values.receive(position - 1)
-            products.add(total, softmax.weights, values.tiles.at[last])
+            products.add(total, softmax.weights, values.tile(last))
             scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
             scores = self.rule.masked(keys.begins, place, scores) if partial else scores
             keys.release(position)
@@ -370,7 +374,7 @@ class _ItemSoftmax:
         any_partial = not self.kernel.is_backwards
         softmax = self.rule.each_piece(step, softmax, rows=rows, first=1, any_partial=any_partial)
         last = values.receive(self.start + self.count - 1)
-        products.add(total, softmax.weights, values.tiles.at[last])
+        products.add(total, softmax.weights, values.tile(last))
         result = products.read(total)
         values.release(self.start + self.count - 1)
         return _Sums(result, softmax.largest, products.joined(softmax.weight))

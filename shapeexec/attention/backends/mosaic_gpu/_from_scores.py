@@ -21,6 +21,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
@@ -190,8 +191,8 @@ class _Kernel:
     def _add(self, sums: tuple[Ref, ...], start: Array, i: Array, _: None) -> None:
         """Add the product with piece i of the keys."""
         position, products = start + i, self.block.products
-        key = self.keys.tiles.at[self.keys.receive(position)]
-        scores = self.scores.tiles.at[self.scores.receive(position)]
+        key = self.keys.tile(self.keys.receive(position))
+        scores = self.scores.tile(self.scores.receive(position))
         for half, total in enumerate(sums):
             rows = pl.ds((self.block.warpgroup * self._halves + half) * PIECE, PIECE)
             products.add(total, scores.at[rows].transpose((1, 0)), key)
@@ -210,9 +211,10 @@ class _Kernel:
 
     def _store(self, item: Item, first: Array, total: Array) -> None:
         """Store dq of the 64 queries from `first` on."""
-        shared = self.out.at[self.block.warpgroup]
+        shared = _compat.part_of_tiles(self.out, self.block.warpgroup)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        store_sum(total, item.query_length - first, shared, scale=self.config.signature.scale)
+        products, valid = self.block.products, item.query_length - first
+        store_sum(products, total, valid, shared, scale=self.config.signature.scale)
 
         @when(first < self.block.sizes["T"].read())  # else it is another example's
         def _() -> None:

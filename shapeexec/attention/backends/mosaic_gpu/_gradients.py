@@ -14,7 +14,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._config import Config
-from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    InterpretedProducts,
+    Products,
+    clear_rows,
+)
 
 PIECE = 64  # rows of a piece in the ring
 REGISTERS = (240, 24)  # for a thread that computes, and for one that moves memory
@@ -45,7 +49,15 @@ def room(config: Config) -> tuple[int, int]:
     return (2 if widest <= 128 else 1), (2 if widest <= 192 else 1)
 
 
-def store_sum(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
+def store_sum(
+    products: Products | InterpretedProducts,
+    total: Array,
+    valid: Array,
+    shared: Ref,
+    *,
+    scale: float = 1.0,
+) -> None:
     """Store a sum in shared memory, in the operands' dtype, with 0 in the rows from `valid` on."""
-    shared[...] = clear_rows(valid, total * scale).astype(shared.dtype)
+    products.meet()  # it may take the place of an operand
+    products.store(shared, clear_rows(valid, total * scale).astype(shared.dtype))
     plgpu.commit_smem()

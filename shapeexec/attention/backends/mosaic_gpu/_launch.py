@@ -27,7 +27,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Sections, Table
 
 _COUNTER = "counter"
 """The name of the array from which programs take the next item."""
@@ -160,8 +160,8 @@ def _run_in_programs(
     named.pop("after", None)
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
-    span = sparsity.sizes[4], sparsity.sizes[5]
-    table = sparsity.table(config, side=side, in_order=together > 1, span=span)
+    sections = Sections(*(sparsity.sizes[4 + i] for i in range(len(Sections._fields))))
+    table = sparsity.table(config, side=side, in_order=together > 1, sections=sections)
     how = {"copies": copies, "together": together, "halves": halves}
     block = _block(table, count=config.programs, sizes=sizes, **how, **own)
     if axes is not None:

@@ -157,6 +157,6 @@ def _scratch(
     return {
         "keys": tile((slots, TILE, key_columns)),
         "values": tile((slots, TILE, value_columns)),
-        "queries": ring(columns=key_columns, vectors=[*of_weights, *of_columns]),
+        "queries": ring(columns=key_columns, vectors=[*of_weights, *of_columns], tells=True),
         "d_outs": ring(columns=value_columns, vectors=[jnp.float32]),
     }

@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
@@ -37,7 +38,6 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_columns,
-    held,
     in_loop,
     load,
 )
@@ -104,13 +104,13 @@ class _Kernel:
         first = item.row * TILE
         at, valid = (item.batch, first, item.head), item.key_length - first
         ready = self.block.queue.ready.at[slot]
-        copy_in_parts(self.v, at, self.values.at[slot], ready, valid, parts=self.config.parts)
-        self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
+        copy_in_parts(self.v, at, _compat.part_of_tiles(self.values, slot), ready, valid, parts=self.config.parts)
+        self.into.copy_keys(self.k, at, _compat.part_of_tiles(self.keys, slot), ready, valid)
 
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send the queries of each head; see `Kernel.stream`."""
         valid = item.key_length - item.row * TILE
-        place = self.keys.at[slot], self.block.queue.ready.at[slot], valid
+        place = _compat.part_of_tiles(self.keys, slot), self.block.queue.ready.at[slot], valid
         if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
             end, last, _ = self._send_head(item, start, None)
             following = look_up()
@@ -143,14 +143,14 @@ class _Kernel:
             return self._each_head(item, start, of_head), *map(products.read, sums)
 
         every = zip((self.d_k, self.d_v), (self.keys, self.values), strict=True)
-        made = [(ref, shared.at[slot, mine]) for ref, shared in every if ref is not None]
+        made = [(ref, _compat.part_of_tiles(shared, slot, mine)) for ref, shared in every if ref is not None]
         end, *totals = products.hold(summed, *(shared.shape for _, shared in made))
         self.into.leave()
         valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         for total, (ref, shared) in zip(totals, made, strict=True):
             scale = self.config.signature.scale if ref is self.d_k else 1.0
-            store_sum(total, valid, shared, scale=scale)
+            store_sum(products, total, valid, shared, scale=scale)
         for ref, shared in made:
             copy_out(shared, ref, at)
         plgpu.commit_smem_to_gmem_group()
@@ -218,26 +218,26 @@ class _Kernel:
         rule, operands = self.elements.of_item(item, first_key, ROWS), None
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         if max(self.config.columns) <= _MOST_HELD:
-            operands = held(self.keys.at[slot, mine]), held(self.values.at[slot, mine])
+            operands = tuple(map(products.held, self._operands(slot, mine)))
 
         def step(i: Array, before: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `before` is where piece i - 1 begins."""
             position = start + i
             places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
-            key, value = operands or (self.keys.at[here, mine], self.values.at[here, mine])
+            key, value = operands or self._operands(here, mine)
             piece = _Piece(rule, partial, places, key, value)
             gradients = functools.partial(self._gradients, piece, value_sum)
             shapes = [SHAPE] if key_sum is None else [SHAPE, SHAPE]
             d_score = products.hold(gradients, *shapes)
             begins = self.queries.begins[places[0]]
             if key_sum is not None:
-                query = self.queries.tiles.at[places[0]]
+                query = self.queries.tile(places[0])
                 add_to_d_k = functools.partial(products.add, key_sum, d_score, query)
                 this, last = (position, begins), (position - 1, before)
                 pieces = Summand(item, *this, i >= 0), Summand(item, *last, i > 0)
                 made = Made(d_score, item.key_length - first_key, *pieces)
-                self.into.take(made, self.keys.at[here], add_to_d_k)
+                self.into.take(made, _compat.part_of_tiles(self.keys, here), add_to_d_k)
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
@@ -245,8 +245,14 @@ class _Kernel:
 
         self.into.open(item)
         last, count = rule.each_piece(step, jnp.int32(0), rows=PIECE), item.pieces(PIECE)
-        self.into.close(Summand(item, start + count - 1, last, count > 0), self.keys.at[slot])
+        summand = Summand(item, start + count - 1, last, count > 0)
+        self.into.close(summand, _compat.part_of_tiles(self.keys, slot))
         return start + count
+
+    def _operands(self, slot: Array, rows: Any) -> tuple[Ref, Ref]:
+        """Some rows of the keys and values of a slot, in shared memory."""
+        part = functools.partial(_compat.part_of_tiles, place=slot, rows=rows)
+        return part(self.keys), part(self.values)
 
     def _gradients(
         self, piece: "_Piece", value_sum: Ref | None, scores: Ref, d_weights: Ref | None = None
@@ -266,7 +272,7 @@ class _Kernel:
         """
         products, form = self.block.products, self.config.weights
         place, place_of_d_out = piece.places
-        query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
+        query, d_out = self.queries.tile(place), self.d_outs.tile(place_of_d_out)
         loaded = functools.partial(load, of="columns", where="shared")
 
         products.add(scores, piece.key, query.transpose((1, 0)))

@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
@@ -31,7 +32,6 @@ from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     clear_rows,
-    held,
     in_loop,
     load,
     vector,
@@ -76,7 +76,7 @@ def backward_of_queries(
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
-    rows = (of_weights, d_logsumexp)
+    rows, vectors = (of_weights, d_logsumexp), sparsity.column_dtypes(config, side="query")
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
     whole = (batch, heads, whole_tiles(queries, TILE))
     return launch(
@@ -101,7 +101,7 @@ def backward_of_queries(
             "of_rows": of_rows,
             "addends": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # 0 * padding may be NaN, so clear keys and values behind the valid length.
-            "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
+            "keys": ring(columns=key_columns, vectors=vectors, tells=True),
             "values": ring(columns=value_columns),
         },
         side="query",
@@ -158,7 +158,7 @@ class _Kernel:
         at, valid = (item.batch, first, item.head), item.query_length - first
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
-            copy_in_parts(ref, at, shared.at[slot], ready, valid, parts=self.config.parts)
+            copy_in_parts(ref, at, _compat.part_of_tiles(shared, slot), ready, valid, parts=self.config.parts)
         for ref, shared in zip(jax.tree.leaves(self.rows), self.of_rows, strict=True):
             rows = ref.at[item.batch, item.head, pl.ds(first, TILE)]
             plgpu.copy_gmem_to_smem(rows, shared.at[slot], ready)
@@ -199,7 +199,7 @@ class _Kernel:
 
     def _outputs(self, item: Item) -> Array:
         """The number of pieces of the output that hold valid rows."""
-        valid = jnp.clip(item.query_length - item.row * TILE, 0, TILE)
+        valid = jnp.minimum(jnp.maximum(item.query_length - item.row * TILE, 0), TILE)
         return lax.div(valid + (PIECE - 1), jnp.int32(PIECE))
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -214,13 +214,14 @@ class _Kernel:
         at_key, at_value = start
         outputs = self._outputs(item)
         addend = self._addend(slot, at_value, outputs, valid)
-        shared = self.queries.at[slot, self._mine]
+        shared = _compat.part_of_tiles(self.queries, slot, self._mine)
         summed = functools.partial(
             self._sum, item, slot, (at_key, at_value + outputs), first_query, addend
         )
-        total = self.block.products.hold(summed, (ROWS, self.config.columns[0]))
+        products = self.block.products
+        total = products.hold(summed, (ROWS, self.config.columns[0]))
         self.addends[warpgroup] = addend
-        store_sum(total, valid, shared, scale=self.config.signature.scale)
+        store_sum(products, total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
         place = self.addend.at[item.batch, item.head, pl.ds(first_query, ROWS)]
         plgpu.copy_smem_to_gmem(self.addends.at[warpgroup], place, commit_group=False)
@@ -238,7 +239,7 @@ class _Kernel:
             for column in range(0, self.config.columns[1], _BLOCK):
                 block = pl.ds(column, _BLOCK)
                 tiles = self.values.tiles.at[place, :, block], self.d_outs.at[slot, rows, block]
-                output, d_output = (held(tile).astype(jnp.float32) for tile in tiles)
+                output, d_output = (self.block.products.held(tile).astype(jnp.float32) for tile in tiles)
                 total += (output * d_output).sum(axis=1)
             return total
 
@@ -262,7 +263,8 @@ class _Kernel:
 
     def _operands(self, slot: Array) -> tuple[Ref, Ref]:
         """The warpgroup's queries and gradients of the output, in shared memory."""
-        return self.queries.at[slot, self._mine], self.d_outs.at[slot, self._mine]
+        part = functools.partial(_compat.part_of_tiles, place=slot, rows=self._mine)
+        return part(self.queries), part(self.d_outs)
 
     def _of_weights(self, slot: Array) -> list[Array]:
         """`Rows.of_weights` of the warpgroup's queries."""
@@ -283,13 +285,13 @@ class _Kernel:
         of_weights = self._of_weights(slot)
         rule = self.elements.of_item(item, first_query, ROWS)
         is_narrow = max(self.config.columns) <= _MOST_HELD
-        operands = [*map(held, self._operands(slot))] if is_narrow else None
+        operands = [*map(products.held, self._operands(slot))] if is_narrow else None
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Process piece i; return where it begins. `last` is where piece i - 1 begins."""
             query, d_out = operands or self._operands(in_loop(slot, last))
             place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)
-            key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
+            key, value = self.keys.tile(place), self.values.tile(place_of_value)
 
             def gradient(scores: Ref, d_weights: Ref) -> Array:
                 products.add(scores, query, key.transpose((1, 0)))

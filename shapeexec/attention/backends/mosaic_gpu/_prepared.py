@@ -36,7 +36,9 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     FirstTiles,
     ListRefs,
     Packing,
+    Sections,
     copied_rows,
+    tiles_of,
 )
 from shapeexec.attention.backends.mosaic_gpu._totals import is_single
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
@@ -126,9 +128,15 @@ class Prepared:
         query_lengths = _if_shorter(work.query_lengths, signature.query_size)
         key_lengths = _if_shorter(work.key_lengths, signature.key_size)
         longest = self._tile_lists(side).tiles.shape[3]
-        of_side = signature.key_heads if side == "key" else signature.query_heads
-        first, heads = span or (0, signature.batch * of_side)
-        sizes = (signature.batch, signature.query_size, signature.key_size, longest, first, heads)
+        heads, size = signature.query_heads, signature.query_size
+        if side == "key":
+            heads, size = signature.key_heads, signature.key_size
+        sections = Sections.of(
+            *(span or (0, signature.batch * heads)),
+            rows=tiles_of(size, of_row),
+            columns=self.config.read_columns(side),
+        )
+        sizes = signature.batch, signature.query_size, signature.key_size, longest, *sections
         return Sparsity(
             self._lists(side, of_row),
             query_lengths,

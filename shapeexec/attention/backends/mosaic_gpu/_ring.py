@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
@@ -38,7 +39,8 @@ class Stream:
         ready, free: Barriers, one a place.
         landed: A barrier of the warpgroup that copies, if rows behind the valid length are to be
             cleared; else None.
-        begins: i32[steps] in shared memory: where each piece begins in its array.
+        begins: i32[steps] in shared memory: where each piece begins in its array; None: the readers
+            do not ask.
         products: The products that read the pieces.
         vectors: [steps, rows] each: numbers per row.
         parts: The number of parts of a piece, of which those behind the valid length are not
@@ -48,8 +50,8 @@ class Stream:
     tiles: Ref
     ready: Ref
     free: Ref
-    begins: Ref
     products: Products | InterpretedProducts
+    begins: Ref | None = None
     landed: Ref | None = None
     vectors: tuple[Ref, ...] = ()
     parts: int = 1
@@ -78,10 +80,11 @@ class Stream:
         """
         place, valid = self.place(position), source.length - first
         self._await_free(place, position)
-        # Kept here: reading it from device memory again would stall the warpgroups that compute.
-        self.products.put(self.begins.at[pl.ds(place, 1)], [first])
+        if self.begins is not None:
+            # Kept here: reading it from device memory again would stall those that compute.
+            self.products.put(self.begins.at[pl.ds(place, 1)], [first])
         rows, at = pl.ds(first, self.rows), source.at(first, self.rows)
-        to = (self.tiles.at[place], self.ready.at[place])
+        to = (self.tile(place), self.ready.at[place])
         for vector, shared in zip(source.vectors, self.vectors, strict=True):
             plgpu.copy_gmem_to_smem(vector.at[rows], shared.at[place], to[1])
         if self.landed is None:
@@ -100,7 +103,7 @@ class Stream:
         """
         place = self.place(position)
         self._await_free(place, position)
-        tile, ready = self.tiles.at[place], self.ready.at[place]
+        tile, ready = self.tile(place), self.ready.at[place]
         for i, source in enumerate(sources):
             first = source.head * 0  # traced: JAX rejects a constant start
             copy_in(source.ref, source.at(first, rows), tile.at[pl.ds(i * rows, rows)], ready)
@@ -113,8 +116,12 @@ class Stream:
         """Clear the rows of a piece behind the valid length, when its copy has arrived."""
         if self.landed is not None:
             place = self.place(owed.position)
-            shared, ready = self.tiles.at[place], self.ready.at[place]
+            shared, ready = self.tile(place), self.ready.at[place]
             clear_copied(self.products, shared, ready, self.landed, owed.valid)
+
+    def tile(self, place: Array, rows: Any = None) -> Ref:
+        """The piece at a place, or some of its rows, [rows, columns] in shared memory."""
+        return _compat.part_of_tiles(self.tiles, place, rows)
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece, and return its place."""
@@ -203,6 +210,7 @@ def scratch(
     rows: int,
     columns: int,
     dtype: Any,
+    tells: bool = False,
     clears: bool = False,
     vectors: Sequence[Any] = (),
     copies: int = 1,
@@ -215,6 +223,7 @@ def scratch(
         rows: The rows of a piece.
         columns: The columns of a piece.
         dtype: The dtype of the tiles.
+        tells: Whether the readers may ask where a piece begins.
         clears: Whether rows behind the valid length become 0.
         vectors: The dtypes of the numbers that come with the rows.
         copies: The number of copies that a piece arrives by.
@@ -224,7 +233,7 @@ def scratch(
         "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
         "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=copies + len(vectors)),
         "free": plgpu.Barrier(num_barriers=steps, num_arrivals=readers),
-        "begins": plgpu.SMEM((steps,), jnp.int32),
         "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),
     }
-    return {**needed, "landed": plgpu.Barrier()} if clears else needed
+    begins = {"begins": plgpu.SMEM((steps,), jnp.int32)} if tells else {}
+    return {**needed, **begins, **({"landed": plgpu.Barrier()} if clears else {})}

@@ -20,7 +20,6 @@ _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
 _LAST_SECTION = (256, 512)  # rows of the last ones, at least and at most
 _LAST_COLUMNS = 8192  # columns of keys that the last ones have together, between the two
 MANY = 3  # tiles: how many more there are, kernels are not told
-QUOTIENTS = 1 << 20  # of `divided`
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
 _TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
@@ -37,9 +36,9 @@ def copied_rows(rows: int) -> int:
     return rows if rows < ROW_GROUP else whole_tiles(rows, ROW_GROUP)
 
 
-def tiles_of(positions: int) -> int:
-    """The number of tiles that hold as many positions."""
-    return whole_tiles(positions, TILE) // TILE
+def tiles_of(positions: int, of_tile: int = TILE) -> int:
+    """The number of tiles, or of rows of `of_tile` positions, that hold as many positions."""
+    return whole_tiles(positions, of_tile) // of_tile
 
 
 class ListRefs(NamedTuple):
@@ -213,13 +212,44 @@ class Item(NamedTuple):
         return self.full * (TILE // rows)
 
 
+class Sections(NamedTuple):
+    """The heads that have items, in sections; see `Table.item`. All int, in a kernel i32[].
+
+    Attributes:
+        first: The first head, counted over all examples.
+        heads: The number of heads.
+        rows: The number of rows in a head.
+        at_once: The number of heads in a section.
+        last: The number of heads before the last section, which has more; whole sections of them.
+    """
+
+    first: Any
+    heads: Any
+    rows: Any
+    at_once: Any
+    last: Any
+
+    @staticmethod
+    def of(first: int, heads: int, *, rows: int, columns: int) -> "Sections":
+        """Sections of some rows.
+
+        Args:
+            first, heads, rows: See above.
+            columns: The columns of keys, or values, that the rows of a head read; by key, those of
+                queries. What several heads share is divided among them.
+        """
+        at_once, least, most = (max(1, n // rows) for n in (_SECTION, *_LAST_SECTION))
+        of_last = min(max(_LAST_COLUMNS // columns, least), most)
+        last = max(heads - of_last, 0)
+        return Sections(first, heads, rows, at_once, last - last % at_once)
+
+
 class Table(NamedTuple):
     """Maps the number of an item to the item.
 
     Attributes:
         lists: The lists whose rows are the items.
-        span: The heads that have items, counted over all examples: the first one, and how many;
-            i32[] each. None: there is no use of `item`.
+        sections: The heads that have items; None: there is no use of `item`.
         heads: The number of heads of the items.
         group: The number of the lists' heads that one head of the items represents.
         lengths: The valid lengths.
@@ -228,12 +258,10 @@ class Table(NamedTuple):
         has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
-        read_columns: The columns of keys, or values, that the rows of a head read; by key, those of
-            queries. What several heads share is divided among them.
     """
 
     lists: ListRefs | FirstTiles
-    span: tuple[Array, Array] | None
+    sections: Sections | None
     heads: int
     group: int
     lengths: Lengths
@@ -242,7 +270,6 @@ class Table(NamedTuple):
     has_one_column: bool
     overhangs: bool
     in_order: bool
-    read_columns: int
 
     def fits(self, rows: int) -> bool:
         """Whether the longest list fits into rings of this many rows.
@@ -255,20 +282,18 @@ class Table(NamedTuple):
     @property
     def rows(self) -> Size:
         """The number of rows in a head."""
-        size, of_row = self.lengths.sizes[0 if self.side == "query" else 1], self.lists.of_row
-        if isinstance(size, int):
-            return whole_tiles(size, of_row) // of_row
-        return divided(size + (of_row - TILE), of_row)[0]  # it is whole tiles
+        size = self.lengths.sizes[0 if self.side == "query" else 1]
+        return tiles_of(size, self.lists.of_row) if isinstance(size, int) else self._known.rows
 
     @property
     def total(self) -> Array:
         """The number of items, i32[]."""
-        return self._all_heads * self.rows
+        return self._known.heads * self.rows
 
     @property
-    def _all_heads(self) -> Array:
-        assert self.span is not None
-        return self.span[1]
+    def _known(self) -> Sections:
+        assert self.sections is not None
+        return self.sections
 
     def item(self, number: Array) -> Item:
         """Item `number`.
@@ -285,8 +310,7 @@ class Table(NamedTuple):
         is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
         find = divided if is_in_turn else self._in_sections
         head, row = find(jnp.minimum(number, total - 1), rows)
-        assert self.span is not None
-        batch, head = divided(self.span[0] + head, self.heads)
+        batch, head = divided(self._known.first + head, self.heads)
         lengths = self.lengths.of(batch)
         if not is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
@@ -295,15 +319,11 @@ class Table(NamedTuple):
         return item._replace(batch=jnp.where(number < total, batch, -1))
 
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
-        """The head of an item, counted in the span, and its place in the head's order."""
-        all_heads, heads = self._all_heads, _heads_with(_SECTION, rows)
-        least, most = (_heads_with(section, rows) for section in _LAST_SECTION)
-        of_last = jnp.clip(_LAST_COLUMNS // self.read_columns, least, most)
-        last = jnp.maximum(all_heads - of_last, 0)  # section's first head
-        first = divided(number, heads * rows)[0] * heads
+        """The head of an item, counted in the sections, and its place in the head's order."""
+        _, all_heads, _, at_once, last = self._known
         is_last = number >= last * rows
-        first = jnp.where(is_last, last, first)
-        heads = jnp.where(is_last, all_heads - last, jnp.minimum(heads, last - first))
+        first = jnp.where(is_last, last, divided(number, at_once * rows)[0] * at_once)
+        heads = jnp.where(is_last, all_heads - last, at_once)
         place, head = divided(number - first * rows, heads)
         return first + head, place
 
@@ -341,13 +361,6 @@ class Table(NamedTuple):
         return jnp.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
 
 
-def _heads_with(section: int, rows: Size) -> Size:
-    """The number of heads that have as many rows together; one if a head has more."""
-    if isinstance(rows, int):
-        return max(1, section // rows)
-    return jnp.maximum(divided(jnp.int32(section), rows)[0], 1)
-
-
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
     sizes = ref.shape[: len(index)]
@@ -356,14 +369,6 @@ def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
 
 
 def divided(number: Array, by: Size) -> tuple[Array, Array]:
-    """Quotient and rest of a number that is not negative, with a quotient below `QUOTIENTS`."""
-    if isinstance(by, int):
-        divisor = jnp.int32(by)
-        return lax.div(number, divisor), lax.rem(number, divisor)
-    # Integers of unknown divisors are divided in some hundred cycles. The product is wrong by less
-    # than 1 / 2, so the quotient by no more than 1.
-    quotient = (number.astype(jnp.float32) * (1 / by.astype(jnp.float32))).astype(jnp.int32)
-    rest = number - quotient * by
-    # A select, for a bool made a number starts ptxas (`_branches`).
-    change = jnp.where(rest < 0, jnp.int32(-1), jnp.where(rest >= by, jnp.int32(1), jnp.int32(0)))
-    return quotient + change, rest - change * by
+    """Quotient and rest of a number that is not negative, i32."""
+    divisor = jnp.int32(by)
+    return lax.div(number, divisor), lax.rem(number, divisor)
