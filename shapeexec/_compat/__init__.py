@@ -122,8 +122,8 @@ from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the nam
     lowered_mosaic_kernels,
     mosaic_kernel,
     name_mosaic_kernel,
-    part_of_tiles,
     pallas_has,
+    part_of_tiles,
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name
 from shapeexec._compat.partitioning import (  # noqa: F401 - others use it by the name of the package

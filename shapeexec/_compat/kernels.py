@@ -57,27 +57,23 @@ def name_mosaic_kernel(name: str, context: Any) -> None:
     context.module.operation.attributes["mosaic_gpu.dump_basename"] = ir.StringAttr.get(name)
 
 
-def part_of_tiles(ref: Any, place: Any, rows: Any = None) -> Any:
+def part_of_tiles(ref: Any, place: Any, *, rows: Any = None) -> Any:
     """`ref.at[place]`, or `ref.at[place, rows]`, of arrays that are tiled and swizzled in memory.
 
     JAX keeps an index behind these transforms, and moves it before them wherever the part is used,
     each time by traces of their own: a tenth of the time to lower a kernel. Here it comes first.
 
     Args:
-        ref: [places, rows, columns] in shared memory; in the interpreter it is not tiled.
+        ref: [places, rows, columns] in shared memory, tiled along its last two axes.
         place: i32[] or int.
         rows: A `pl.Slice` whose start and size are multiples of a tile's rows; None: all.
     """
-    transforms, inner = getattr(ref, "transforms", ()), getattr(ref, "ref", ref)
-    if len(inner.shape) != 2 + len(ref.shape):
-        return ref.at[place] if rows is None else ref.at[place, rows]
-    if rows is None:
-        part = inner.at[place]
-    else:
-        of_tile = inner.shape[-2]
+    index, of_tile = (place,), ref.ref.shape[-2]
+    if rows is not None:
         first = jax.lax.div(jnp.int32(rows.start), jnp.int32(of_tile))
-        part = inner.at[place, dataclasses.replace(rows, start=first, size=rows.size // of_tile)]
-    return type(ref)(inner, (*part.transforms, *transforms))
+        index = place, dataclasses.replace(rows, start=first, size=rows.size // of_tile)
+    part = ref.ref.at[index]
+    return type(ref)(ref.ref, (*part.transforms, *ref.transforms))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.backends.mosaic_gpu._prepared import prepare
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
@@ -211,6 +212,7 @@ def items_of(
             has_one_column=False,
             overhangs=False,
             in_order=in_order,
+            divide=divided,
         )
         return table.item(number)
 

@@ -22,6 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu._config import ANY_LENGTH, Config, Sparsity
+from shapeexec.attention.backends.mosaic_gpu._divided import QUOTIENTS
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
@@ -49,7 +50,7 @@ def rule_of_any_length(signature: Signature, rule: Rule, *, lengths: Sequence[st
     if any(n % TILE or n < MANY * TILE for n in sizes) or isinstance(signature.bias, tuple):
         return None
     heads = signature.batch * signature.query_heads
-    if heads * max(*sizes, math.prod(n // TILE for n in sizes)) > _LARGEST:
+    if heads >= QUOTIENTS or heads * max(*sizes, math.prod(n // TILE for n in sizes)) > _LARGEST:
         return None
     if any(use.side is None and use.role not in ("of_batch", "of_head") for use in rule.uses):
         return None

@@ -14,6 +14,7 @@ import jax
 from jax import Array
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
+from shapeexec.attention.backends.mosaic_gpu._divided import divided, divided_by_threads
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
@@ -167,6 +168,7 @@ class Sparsity:
             has_one_column=columns <= TILE,
             overhangs=signature.is_ragged or columns % TILE > 0,
             in_order=in_order,
+            divide=divided_by_threads if config.interpret is None else divided,
         )
 
 

@@ -20,7 +20,6 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
@@ -111,9 +110,10 @@ class IntoScores(NotIntoQueries):
         """Start the store, with 0 for keys behind the valid length, and the other product."""
         del keys
         d_score = made.cleared() if self.config.overhangs else made.d_score
-        part = _compat.part_of_tiles(self.parts, self.block.warpgroup)
+        products = self.block.products
+        part = products.part(self.parts, self.block.warpgroup)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.block.products.store(part, d_score)
+        products.store(part, d_score)
         plgpu.commit_smem()
         item, query = made.summand.item, made.summand.first
         head = head_of(item, self.config, self.block, group=self.config.signature.group)

@@ -294,7 +294,7 @@ class _Kernel:
             return
         rows = self.values.rows // self.readers
         first = self.warpgroup * rows
-        valid = segment.item.key_length - self.values.begins[place]
+        valid = segment.item.key_length - self.values.begin(place)
 
         @when(valid < self.values.rows)
         def _() -> None:

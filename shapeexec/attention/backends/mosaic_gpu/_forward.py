@@ -24,7 +24,6 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
@@ -152,7 +151,8 @@ class _Kernel:
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries."""
-        shared, ready = _compat.part_of_tiles(self.queries, slot), self.block.queue.ready.at[slot]
+        shared = self.block.products.part(self.queries, slot)
+        ready = self.block.queue.ready.at[slot]
         at = (item.batch, item.row * TILE, item.head)
         # Nobody reads queries without a key.
         valid = jnp.where(item.count > 0, item.query_length - item.row * TILE, 0)
@@ -201,7 +201,7 @@ class _Kernel:
         """Compute an item whose keys begin at ring position `start`; return the next item's."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
-        mine = _compat.part_of_tiles(self.queries, slot, rows)
+        mine = self.block.products.part(self.queries, slot, rows)
         out = self.outs[0].at[rows] if self.outs else mine
         first_query = item.row * TILE + warpgroup * ROWS
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]

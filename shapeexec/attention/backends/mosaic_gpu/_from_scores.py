@@ -21,7 +21,6 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
@@ -211,9 +210,9 @@ class _Kernel:
 
     def _store(self, item: Item, first: Array, total: Array) -> None:
         """Store dq of the 64 queries from `first` on."""
-        shared = _compat.part_of_tiles(self.out, self.block.warpgroup)
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         products, valid = self.block.products, item.query_length - first
+        shared = products.part(self.out, self.block.warpgroup)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         store_sum(products, total, valid, shared, scale=self.config.signature.scale)
 
         @when(first < self.block.sizes["T"].read())  # else it is another example's

@@ -21,7 +21,6 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
@@ -173,7 +172,7 @@ class IntoQueries:
         d_score = made.cleared() if self.crosses_ends else made.d_score
         plgpu.barrier_wait(self.met)
         mine = pl.ds(self.warpgroup * ROWS, ROWS)
-        self.products.store(_compat.part_of_tiles(self.d_scores, place, mine), d_score)
+        self.products.store(self.products.part(self.d_scores, place, mine), d_score)
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
 
@@ -208,7 +207,7 @@ class IntoQueries:
         self, summand: Summand, keys: Ref, then: Callable[[], None] | None = None
     ) -> Array:
         """The gradients of scores times this warpgroup's columns of the keys."""
-        d_scores = _compat.part_of_tiles(self.d_scores, _in_turn(summand, _SLOTS))
+        d_scores = self.products.part(self.d_scores, _in_turn(summand, _SLOTS))
 
         def multiplied(part: Ref) -> Array:
             columns = keys.at[:, self.total.columns]

@@ -16,7 +16,6 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
@@ -103,14 +102,14 @@ class _Kernel:
         """Start the copies of an item's keys and values."""
         first = item.row * TILE
         at, valid = (item.batch, first, item.head), item.key_length - first
-        ready = self.block.queue.ready.at[slot]
-        copy_in_parts(self.v, at, _compat.part_of_tiles(self.values, slot), ready, valid, parts=self.config.parts)
-        self.into.copy_keys(self.k, at, _compat.part_of_tiles(self.keys, slot), ready, valid)
+        ready, (keys, values) = self.block.queue.ready.at[slot], self._operands(slot)
+        copy_in_parts(self.v, at, values, ready, valid, parts=self.config.parts)
+        self.into.copy_keys(self.k, at, keys, ready, valid)
 
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send the queries of each head; see `Kernel.stream`."""
         valid = item.key_length - item.row * TILE
-        place = _compat.part_of_tiles(self.keys, slot), self.block.queue.ready.at[slot], valid
+        place = self._operands(slot)[0], self.block.queue.ready.at[slot], valid
         if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
             end, last, _ = self._send_head(item, start, None)
             following = look_up()
@@ -143,7 +142,9 @@ class _Kernel:
             return self._each_head(item, start, of_head), *map(products.read, sums)
 
         every = zip((self.d_k, self.d_v), (self.keys, self.values), strict=True)
-        made = [(ref, _compat.part_of_tiles(shared, slot, mine)) for ref, shared in every if ref is not None]
+        made = [
+            (ref, products.part(shared, slot, mine)) for ref, shared in every if ref is not None
+        ]
         end, *totals = products.hold(summed, *(shared.shape for _, shared in made))
         self.into.leave()
         valid = item.key_length - first_key
@@ -230,14 +231,14 @@ class _Kernel:
             gradients = functools.partial(self._gradients, piece, value_sum)
             shapes = [SHAPE] if key_sum is None else [SHAPE, SHAPE]
             d_score = products.hold(gradients, *shapes)
-            begins = self.queries.begins[places[0]]
+            begins = self.queries.begin(places[0])
             if key_sum is not None:
                 query = self.queries.tile(places[0])
                 add_to_d_k = functools.partial(products.add, key_sum, d_score, query)
                 this, last = (position, begins), (position - 1, before)
                 pieces = Summand(item, *this, i >= 0), Summand(item, *last, i > 0)
                 made = Made(d_score, item.key_length - first_key, *pieces)
-                self.into.take(made, _compat.part_of_tiles(self.keys, here), add_to_d_k)
+                self.into.take(made, self._operands(here)[0], add_to_d_k)
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
@@ -246,13 +247,13 @@ class _Kernel:
         self.into.open(item)
         last, count = rule.each_piece(step, jnp.int32(0), rows=PIECE), item.pieces(PIECE)
         summand = Summand(item, start + count - 1, last, count > 0)
-        self.into.close(summand, _compat.part_of_tiles(self.keys, slot))
+        self.into.close(summand, self._operands(slot)[0])
         return start + count
 
-    def _operands(self, slot: Array, rows: Any) -> tuple[Ref, Ref]:
-        """Some rows of the keys and values of a slot, in shared memory."""
-        part = functools.partial(_compat.part_of_tiles, place=slot, rows=rows)
-        return part(self.keys), part(self.values)
+    def _operands(self, slot: Array, rows: Any = None) -> tuple[Ref, Ref]:
+        """The keys and values of a slot, or some of their rows, in shared memory."""
+        part = self.block.products.part
+        return part(self.keys, slot, rows), part(self.values, slot, rows)
 
     def _gradients(
         self, piece: "_Piece", value_sum: Ref | None, scores: Ref, d_weights: Ref | None = None
@@ -298,7 +299,7 @@ class _Kernel:
         biased = rule.biased(self.queries.begins, place, scores)
         if not piece.is_partial:
             return biased
-        allowed = rule.allows(self.queries.begins[place], place, SHAPE)
+        allowed = rule.allows(self.queries.begin(place), place, SHAPE)
         return choose(allowed, biased, self.config.weights.masked)
 
 

@@ -20,7 +20,6 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
@@ -158,7 +157,8 @@ class _Kernel:
         at, valid = (item.batch, first, item.head), item.query_length - first
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
-            copy_in_parts(ref, at, _compat.part_of_tiles(shared, slot), ready, valid, parts=self.config.parts)
+            tile = self.block.products.part(shared, slot)
+            copy_in_parts(ref, at, tile, ready, valid, parts=self.config.parts)
         for ref, shared in zip(jax.tree.leaves(self.rows), self.of_rows, strict=True):
             rows = ref.at[item.batch, item.head, pl.ds(first, TILE)]
             plgpu.copy_gmem_to_smem(rows, shared.at[slot], ready)
@@ -214,11 +214,11 @@ class _Kernel:
         at_key, at_value = start
         outputs = self._outputs(item)
         addend = self._addend(slot, at_value, outputs, valid)
-        shared = _compat.part_of_tiles(self.queries, slot, self._mine)
+        products = self.block.products
+        shared = products.part(self.queries, slot, self._mine)
         summed = functools.partial(
             self._sum, item, slot, (at_key, at_value + outputs), first_query, addend
         )
-        products = self.block.products
         total = products.hold(summed, (ROWS, self.config.columns[0]))
         self.addends[warpgroup] = addend
         store_sum(products, total, valid, shared, scale=self.config.signature.scale)
@@ -239,7 +239,9 @@ class _Kernel:
             for column in range(0, self.config.columns[1], _BLOCK):
                 block = pl.ds(column, _BLOCK)
                 tiles = self.values.tiles.at[place, :, block], self.d_outs.at[slot, rows, block]
-                output, d_output = (self.block.products.held(tile).astype(jnp.float32) for tile in tiles)
+                output, d_output = (
+                    self.block.products.held(tile).astype(jnp.float32) for tile in tiles
+                )
                 total += (output * d_output).sum(axis=1)
             return total
 
@@ -263,8 +265,8 @@ class _Kernel:
 
     def _operands(self, slot: Array) -> tuple[Ref, Ref]:
         """The warpgroup's queries and gradients of the output, in shared memory."""
-        part = functools.partial(_compat.part_of_tiles, place=slot, rows=self._mine)
-        return part(self.queries), part(self.d_outs)
+        refs = self.queries, self.d_outs
+        return tuple(self.block.products.part(ref, slot, self._mine) for ref in refs)
 
     def _of_weights(self, slot: Array) -> list[Array]:
         """`Rows.of_weights` of the warpgroup's queries."""
@@ -304,7 +306,7 @@ class _Kernel:
                 return (weight * (d_weight + along_rows(addend, _SHAPE))).astype(query.dtype)
 
             products.add(total, products.hold(gradient, _SHAPE, _SHAPE), key)
-            begins = self.keys.begins[place]
+            begins = self.keys.begin(place)
             products.wait()
             self.keys.release(at_key + i)
             return begins

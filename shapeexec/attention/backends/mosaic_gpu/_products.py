@@ -24,6 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref
 
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _reals, _threads
 from shapeexec.attention.backends.mosaic_gpu._tiles import WIDE
@@ -83,12 +84,24 @@ class Products:
     def meet(self) -> None:
         """Wait until all threads of the warpgroup are here.
 
-        Before one of them stores what another one may still read. Pallas would add a barrier before
-        and after each store, and before each copy: an eighth of the time of short rows. But a copy
-        arrives at its barrier by all threads of the warpgroup that starts it, `wait_smem_to_gmem`,
-        `commit_smem` and `put` let them meet, and what a thread loads it stores again itself.
+        Before `store`, if other threads may still read what is overwritten.
         """
-        plgpu.inline_mgpu()(lambda _: _threads.wait_for_all())()
+
+        @plgpu.inline_mgpu()
+        def meet(_: Any) -> None:
+            _threads.wait_for_all()
+
+        meet()  # pyright: ignore[reportCallIssue] - it is a wrapper now
+
+    def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
+        """tiles[place] or tiles[place, rows], as a reference.
+
+        Args:
+            tiles: [places, rows, columns] in shared memory, laid out as products read them.
+            place: i32[].
+            rows: A slice of whole groups of rows; None: all.
+        """
+        return _compat.part_of_tiles(tiles, place, rows=rows)
 
     def held(self, tile: Ref) -> Array:
         """A left operand of products in registers: from shared memory each product reads it anew.
@@ -107,9 +120,10 @@ class Products:
         return load(tile)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
     def store(self, to: Ref, value: Array) -> None:
-        """Store an accumulator in a tile.
+        """Store an accumulator in a tile, which others read after the next `commit_smem`.
 
-        Of a store by Pallas it takes half the time to lower, since that one loads the tile, too.
+        A store by Pallas has a barrier before and after it, and takes twice as long to lower, since
+        it loads the tile, too.
 
         Args:
             to: [64, columns] of 16 bits, laid out as products read it.
@@ -265,6 +279,10 @@ class InterpretedProducts:
 
     def meet(self) -> None:
         """See `Products`. Here a warpgroup is one thread."""
+
+    def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
+        """See `Products`."""
+        return tiles.at[place] if rows is None else tiles.at[place, rows]
 
     def held(self, tile: Ref) -> Array:
         """See `Products`."""

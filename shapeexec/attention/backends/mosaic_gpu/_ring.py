@@ -16,7 +16,6 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
@@ -121,7 +120,12 @@ class Stream:
 
     def tile(self, place: Array, rows: Any = None) -> Ref:
         """The piece at a place, or some of its rows, [rows, columns] in shared memory."""
-        return _compat.part_of_tiles(self.tiles, place, rows)
+        return self.products.part(self.tiles, place, rows)
+
+    def begin(self, place: Array) -> Array:
+        """Where the piece at a place begins in its array."""
+        assert self.begins is not None
+        return self.begins[place]
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece, and return its place."""

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec.attention.backends._reach import divide
-from shapeexec.attention.backends.mosaic_gpu._tiles import divided
+from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.masks._base import Array
 
 TILE_UNITS, LIST_UNITS = 4, 1

@@ -160,12 +160,9 @@ class _Kernel:
             grid_names=("program",),
             num_threads=self.warpgroups + 1,
             thread_name="warpgroup",
-            # By lane Mosaic need not infer layouts, which took half the time of lowering. Where
-            # threads of a warpgroup have to meet the kernels say so: see `Products.meet`.
+            # By lane Mosaic need not infer layouts, which took half the time of lowering.
             compiler_params=plgpu.CompilerParams(
-                approx_math=True,
-                unsafe_no_auto_barriers=True,
-                lowering_semantics=plgpu.LoweringSemantics.Lane,
+                approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
             ),
             **({} if self.interpret is None else {"interpret": self.interpret}),
         )(*refs)

@@ -107,6 +107,18 @@ def where(condition: Number, one: "int | Number", other: "int | Number") -> Numb
     return Number(arith.select(condition.value, _value(one), _value(other)))
 
 
+def divided(number: Number, by: Number) -> tuple[Number, Number]:
+    """Quotient and rest; see `_divided`."""
+    f32 = ir.F32Type.get()
+    one = arith.constant(f32, ir.FloatAttr.get(f32, 1.0))
+    inverse = arith.divf(one, arith.sitofp(f32, by.value))
+    product = arith.mulf(arith.sitofp(f32, number.value), inverse)
+    quotient = Number(arith.fptosi(_i32(), product))
+    rest = number - quotient * by  # it may be negative, too
+    change = where(rest < 0, -1, where(rest < by, 0, 1))
+    return quotient + change, rest - change * by
+
+
 def ballot(condition: Number) -> Number:
     """The bools of the warp's threads as bits; all 32 threads take part."""
     kind = nvvm.VoteSyncKind.ballot

@@ -4,6 +4,7 @@ Kernels handle operands and products.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
@@ -231,12 +233,9 @@ class Sections(NamedTuple):
 
     @staticmethod
     def of(first: int, heads: int, *, rows: int, columns: int) -> "Sections":
-        """Sections of some rows.
+        """The sections of some heads; `columns` are the columns of keys that their rows read.
 
-        Args:
-            first, heads, rows: See above.
-            columns: The columns of keys, or values, that the rows of a head read; by key, those of
-                queries. What several heads share is divided among them.
+        By key, those of queries. What several heads share is divided among them.
         """
         at_once, least, most = (max(1, n // rows) for n in (_SECTION, *_LAST_SECTION))
         of_last = min(max(_LAST_COLUMNS // columns, least), most)
@@ -258,6 +257,7 @@ class Table(NamedTuple):
         has_one_column: Whether there is one tile in a row, at most.
         overhangs: Whether a row's last tile may extend past the valid length.
         in_order: Whether the rows of a head are taken in order, not the longest first.
+        divide: `divided`, or `divided_by_threads` on the device.
     """
 
     lists: ListRefs | FirstTiles
@@ -270,6 +270,7 @@ class Table(NamedTuple):
     has_one_column: bool
     overhangs: bool
     in_order: bool
+    divide: Callable[[Array, Size], tuple[Array, Array]]
 
     def fits(self, rows: int) -> bool:
         """Whether the longest list fits into rings of this many rows.
@@ -308,7 +309,7 @@ class Table(NamedTuple):
         rows, total = self.rows, self.total
         has_one_row = isinstance(rows, int) and rows == 1
         is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
-        find = divided if is_in_turn else self._in_sections
+        find = self.divide if is_in_turn else self._in_sections
         head, row = find(jnp.minimum(number, total - 1), rows)
         batch, head = divided(self._known.first + head, self.heads)
         lengths = self.lengths.of(batch)
@@ -322,9 +323,9 @@ class Table(NamedTuple):
         """The head of an item, counted in the sections, and its place in the head's order."""
         _, all_heads, _, at_once, last = self._known
         is_last = number >= last * rows
-        first = jnp.where(is_last, last, divided(number, at_once * rows)[0] * at_once)
+        first = jnp.where(is_last, last, self.divide(number, at_once * rows)[0] * at_once)
         heads = jnp.where(is_last, all_heads - last, at_once)
-        place, head = divided(number - first * rows, heads)
+        place, head = self.divide(number - first * rows, heads)
         return first + head, place
 
     def first_item(self, batch: Array, head: Array) -> Item:
@@ -366,9 +367,3 @@ def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     sizes = ref.shape[: len(index)]
     shared = (isinstance(size, int) and size == 1 for size in sizes)
     return tuple(0 if is_shared else i for is_shared, i in zip(shared, index, strict=True))
-
-
-def divided(number: Array, by: Size) -> tuple[Array, Array]:
-    """Quotient and rest of a number that is not negative, i32."""
-    divisor = jnp.int32(by)
-    return lax.div(number, divisor), lax.rem(number, divisor)
