@@ -61,19 +61,23 @@ def part_of_tiles(ref: Any, place: Any, *, rows: Any = None) -> Any:
     """`ref.at[place]`, or `ref.at[place, rows]`, of arrays that are tiled and swizzled in memory.
 
     JAX keeps an index behind these transforms, and moves it before them wherever the part is used,
-    each time by traces of their own: a tenth of the time to lower a kernel. Here it comes first.
+    each time by traces of their own: a tenth of the time to lower a kernel. Here it comes first, if
+    `TransformedRef` is what it was.
 
     Args:
         ref: [places, rows, columns] in shared memory, tiled along its last two axes.
         place: i32[] or int.
         rows: A `pl.Slice` whose start and size are multiples of a tile's rows; None: all.
     """
-    index, of_tile = (place,), ref.ref.shape[-2]
+    tiled = getattr(ref, "ref", ref)
+    if len(tiled.shape) != len(ref.shape) + 2:
+        return ref.at[place] if rows is None else ref.at[place, rows]
+    index = (place,)
     if rows is not None:
-        first = jax.lax.div(jnp.int32(rows.start), jnp.int32(of_tile))
-        index = place, dataclasses.replace(rows, start=first, size=rows.size // of_tile)
-    part = ref.ref.at[index]
-    return type(ref)(ref.ref, (*part.transforms, *ref.transforms))
+        first = jax.lax.div(jnp.int32(rows.start), jnp.int32(tiled.shape[-2]))
+        index = place, dataclasses.replace(rows, start=first, size=rows.size // tiled.shape[-2])
+    part = tiled.at[index]
+    return type(ref)(tiled, (*part.transforms, *ref.transforms))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,10 @@ class Numbers:
     def arith_index_cast(self, op, x):
         return x.astype(DTYPES[str(op.results[0].type)])
 
-    arith_trunci = arith_index_cast
+    arith_trunci = arith_sitofp = arith_index_cast
+
+    def arith_fptosi(self, op, x):
+        return np.trunc(x).astype(DTYPES[str(op.results[0].type)])
 
     def arith_bitcast(self, op, x):
         return x.view(DTYPES[str(op.results[0].type)])
