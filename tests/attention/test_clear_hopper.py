@@ -1,4 +1,4 @@
-"""How a warpgroup clears rows in shared memory, lowered for CUDA and then run in NumPy."""
+"""How a warpgroup clears parts of shared memory, lowered for CUDA and then run in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,9 @@ def cleared(shape, place, rows, dtype):
     def kernel(caller, first, _, tiles):
         @pl.when(lax.axis_index("warpgroup") == caller[0])
         def _():
-            tile = tiles.at[place, pl.ds(rows.start, rows.stop - rows.start)]
-            Products().clear(tile, first[0])
+            products, size = Products(), rows.stop - rows.start
+            part = None if size == shape[1] else pl.ds(rows.start, size)
+            products.clear(products.part(tiles, place, part), first[0])
 
     launch = plgpu.kernel(
         kernel,
