@@ -378,6 +378,15 @@ class Launch(Numbers, Vectors):
         assert (warps.all(1) | ~warps.any(1)).all()
         return np.broadcast_to(x, self.active.shape).reshape(len(self.active), -1, 32)
 
+    def nvvm_stmatrix(self, op, address, *words):
+        """Word i of thread t is two elements of row t // 4 of matrix i, which thread 8 i + row places."""
+        all_threads = np.int32(-1)
+        rows = self.by_warp(all_threads, address).reshape(len(self.active), -1, 4, 8)
+        lane = np.arange(32)
+        for number, word in enumerate(words):
+            to = rows[:, :, number, lane // 4] + lane % 4 * 4
+            self.write(to.reshape(self.active.shape), word)
+
     def nvvm_vote_sync(self, op, mask, condition):
         assert "ballot" in str(op.attributes["kind"])
         bits = self.by_warp(mask, condition).astype(np.uint32) << np.arange(32, dtype=np.uint32)

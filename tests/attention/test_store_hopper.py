@@ -14,7 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._products import Products, load
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, WIDE, Packing
 from tests.attention import lockstep
 
 PACKINGS = [
@@ -61,6 +61,32 @@ def test_parts_that_are_stored_as_threads_hold_them_come_in_order(columns):
     np.testing.assert_array_equal(_totals._in_given_order(total), given)
 
 
+@pytest.mark.parametrize("columns", [64, 128, 192])
+@pytest.mark.parametrize("warpgroups", [1, 2])
+def test_a_tile_is_stored_as_products_read_it(columns, warpgroups):
+    rows, places = warpgroups * ROWS, 3
+    given = np.random.default_rng(0).integers(1, 2**15, (rows, columns)).astype(np.uint16)
+
+    def kernel(ref, _, tiles):
+        mine = pl.ds(lax.axis_index("warpgroup") * ROWS, ROWS)
+        value = plgpu.load(ref.at[mine], layout=plgpu.Layout.WGMMA, optimized=False)
+        products = Products()
+        products.store(products.part(tiles, 1, mine), value)
+
+    tiles = plgpu.SMEM((places, rows, columns), jnp.bfloat16, transforms=WIDE)
+    unused = [jax.ShapeDtypeStruct((1,), jnp.int32)]
+    launch = launched(kernel, unused, warpgroups=warpgroups, scratch=[tiles])
+    module = lockstep.kernel_of(launch, jnp.zeros(given.shape, jnp.bfloat16))
+    (left,) = lockstep.left_in_shared_memory(module, given, before=0)
+    stored = left[: places * given.nbytes].view(np.uint16).reshape(places, -1)
+    row, column = np.indices(given.shape)
+    # Groups of 8 columns lie in rows of 64, in the order of their number by xor with the row's.
+    place = (row // 8 * (columns // 64) + column // 64) * 512 + row % 8 * 64
+    place += (column // 8 % 8 ^ row % 8) * 8 + column % 8
+    np.testing.assert_array_equal(stored[1][place], given)
+    assert (stored[[0, 2]] == 0).all()
+
+
 def store_as_held(parts, columns):
     """Parts f32[parts * 64, 64] as warpgroups store them, f32[rows, columns]."""
     rows = ROWS * ROWS // columns
@@ -95,10 +121,11 @@ def store(packing, *arrays, rows, columns):
     return lockstep.kernel_of(launch, *arrays)
 
 
-def launched(kernel, results, *, warpgroups):
+def launched(kernel, results, *, warpgroups, scratch=()):
     return plgpu.kernel(
         kernel,
         out_type=results,
+        scratch_types=list(scratch),
         num_threads=warpgroups,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),

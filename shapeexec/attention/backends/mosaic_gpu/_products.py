@@ -132,7 +132,7 @@ class Products:
 
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(WIDE), plgpu.Layout.WGMMA))
         def store(_: Any, to: Any, value: Any) -> None:
-            value.store_tiled(to, swizzle=128)
+            _threads.store_tile(to, value.registers)
 
         store(to, value)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 

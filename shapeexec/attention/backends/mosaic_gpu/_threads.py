@@ -30,6 +30,7 @@ OF_ROW = 4
 STORED_COLUMNS = 16
 """The columns of a row that four threads store together: `store_rows` stores a multiple of them."""
 
+_BYTES_OF_ROW = 128  # of 64 elements
 _utils: Any = mgpu.utils
 
 
@@ -73,6 +74,9 @@ class Number:
 
     def __or__(self, other: "int | Number") -> "Number":
         return Number(arith.ori(self.value, _value(other)))
+
+    def __xor__(self, other: "int | Number") -> "Number":
+        return Number(arith.xori(self.value, _value(other)))
 
     def __lshift__(self, other: "int | Number") -> "Number":
         return Number(arith.shli(self.value, _value(other)))
@@ -254,6 +258,32 @@ def clear_rows(tile: Any, first: Number) -> None:
         # Without the alignment it would be a store for each element.
         vector.store(zeros, tile, [index_of(i) for i in at], alignment=16)
         scf.yield_([])
+
+
+def store_tile(tile: Any, registers: Any) -> None:
+    """Store an accumulator in a tile that products read.
+
+    A warp stores two groups of 8 columns of its 16 rows at a time: four matrices of 8 by 8, whose
+    rows' addresses its threads give, 8 for each matrix (`stmatrix` in the PTX ISA).
+
+    Args:
+        tile: [8, columns / 64, 8, 64] of 16 bits, without gaps. Where the 8 elements of a group lie
+            in a row of 64 is swizzled: the numbers of group and row are combined by xor.
+        registers: The registers of an array [64, columns] of the same dtype; see `store_rows`.
+    """
+    groups, kind = registers.reshape(-1, 2), ir.MemRefType(tile.type)
+    wide = kind.shape[1]
+    assert kind.get_strides_and_offset()[0] == [wide * 8 * 64, 8 * 64, 64, 1], "it has gaps"
+    lane, warp = thread() % WARP, thread() // WARP
+    row, matrix = lane % 8, lane // 8
+    first = ((warp * 2 + matrix % 2) * wide * 8 + row) * _BYTES_OF_ROW
+    start, swizzled = _utils.memref_ptr(tile), matrix // 2 ^ row
+    shape = ir.Attribute.parse("#nvvm.ld_st_matrix_shape<m = 8, n = 8>")
+    for group in range(0, len(groups), 2):
+        byte = first + (swizzled ^ group % 8) * 16 + group // 8 * 8 * _BYTES_OF_ROW
+        at = _utils.getelementptr(start, [byte.value], ir.IntegerType.get_signless(8))
+        pairs = [_utils.bitcast(x, _i32()) for x in groups[group : group + 2].reshape(-1)]
+        nvvm.stmatrix(at, pairs, nvvm.MMALayout.row, shape, nvvm.LdStMatrixEltType.B16)
 
 
 def store_rows(
