@@ -23,8 +23,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu._config import ANY_LENGTH, Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._divided import QUOTIENTS
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, ROWS, TILE
 

@@ -16,8 +16,9 @@ from jax import Array
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu._divided import divided, divided_by_threads
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,

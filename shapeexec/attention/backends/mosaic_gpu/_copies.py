@@ -18,7 +18,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 
 
 def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:

@@ -21,12 +21,8 @@ from shapeexec.attention.backends.mosaic_gpu import _any_length
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._products import (
-    InterpretedProducts,
-    Products,
-    along_rows,
-    vector,
-)
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._products import Products, along_rows, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, Table
@@ -230,7 +226,7 @@ class _Kernel:
         return [Source(self.q, segment.item.batch, first + i, rows) for i in range(heads)]
 
     def drain(self, number: Array, ring: Array) -> None:
-        """Wait until all operands are read; for the arguments see the results of `walk`."""
+        """See `Products.drain`; for the arguments see the results of `walk`."""
         self.queries.drain(number)
         self.keys.drain(ring)
         self.values.drain(ring)

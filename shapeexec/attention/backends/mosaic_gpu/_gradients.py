@@ -14,11 +14,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._config import Config
-from shapeexec.attention.backends.mosaic_gpu._products import (
-    InterpretedProducts,
-    Products,
-    clear_rows,
-)
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._products import Products, clear_rows
 
 PIECE = 64  # rows of a piece in the ring
 REGISTERS = (240, 24)  # for a thread that computes, and for one that moves memory

@@ -23,8 +23,9 @@ from shapeexec.attention.backends._base import Ref, Side
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _schedule
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Sections, Table

@@ -1,7 +1,6 @@
-"""Tensor-core products into accumulators, on the device and in the interpreter.
+"""Tensor-core products into accumulators, and what else is done another way in the interpreter.
 
-The interpreter supports neither a product whose left operand is in registers nor a store into an
-accumulator; there the accumulators are plain shared memory. Kernels choose the operands.
+`_interpreted` has the same methods for the interpreter. Kernels choose the operands.
 """
 
 # Pallas and cuDNN have partly unknown types.
@@ -10,10 +9,9 @@ accumulator; there the accumulators are plain shared memory. Kernels choose the 
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -63,6 +61,15 @@ class Products:
         are done when their values are used.
         """
         plgpu.barrier_arrive(free)
+
+    def drain(self, free: Ref, first: Array, end: Array) -> None:
+        """Wait for the releases of positions that no copy has waited for, if someone asks for it.
+
+        Args:
+            free: Barriers; a position's is the one that `Stream.place` tells.
+            first: The first position.
+            end: The one behind the last position.
+        """
 
     def clear(self, tile: Ref, first: Array) -> None:
         """Overwrite the rows of a tile in shared memory with 0, from row `first` on.
@@ -154,6 +161,17 @@ class Products:
 
         put(to, *numbers)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
+    def numbers(self, ref: Ref, count: int) -> list[Array]:
+        """The first `count` numbers of i32[numbers or more] in shared memory, as one operation."""
+        scalar = plgpu.ShapeDtypeStruct((), jnp.int32, layout=plgpu.Layout.WG_SPLAT)
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=[scalar] * count)
+        def get(_: Any, ref: Any) -> Any:
+            loaded = [_threads.load(ref, i) for i in range(count)]
+            return [mgpu.FragmentedArray.splat(x.value, (), is_signed=True) for x in loaded]
+
+        return get(ref)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+
     def store_rows(
         self,
         is_stored: Callable[[Any], Any],
@@ -230,110 +248,6 @@ class Products:
             return index.foreach(element, create_array=True)
 
         return gather(table, index)  # pyright: ignore[reportCallIssue] - it is a wrapper now
-
-
-@dataclasses.dataclass(frozen=True)
-class InterpretedProducts:
-    """Accumulators in shared memory, for the interpreter.
-
-    Attributes:
-        pool: f32 references [warpgroups, ...], one for each accumulator that is held at a time.
-        warpgroup: The number of the warpgroup.
-    """
-
-    pool: list[Ref]
-    warpgroup: Array
-
-    def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
-        """See `Products`."""
-        with self._taken(shapes) as accumulators:
-            for accumulator, shape in zip(accumulators, shapes, strict=True):
-                accumulator[...] = jnp.zeros(shape, jnp.float32)
-            return body(*accumulators)
-
-    def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
-        """See `Products`."""
-        product = jnp.dot(left[...], right[...], preferred_element_type=jnp.float32)
-        accumulator[...] = accumulator[...] + product
-
-    def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
-        """See `Products`."""
-        del pending
-        return accumulator[...]
-
-    def write(self, accumulator: Ref, value: Array) -> None:
-        """See `Products`."""
-        accumulator[...] = value
-
-    def wait(self) -> None:
-        """See `Products`."""
-
-    def release(self, free: Ref) -> None:
-        """See `Products`. Here the loads are ordinary, and the race detector requires the fence."""
-        plgpu.commit_smem()
-        plgpu.barrier_arrive(free)
-
-    def clear(self, tile: Ref, first: Array) -> None:
-        """See `Products`."""
-        tile[...] = clear_rows(first, tile[...])
-
-    def meet(self) -> None:
-        """See `Products`. Here a warpgroup is one thread."""
-
-    def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
-        """See `Products`."""
-        return tiles.at[place] if rows is None else tiles.at[place, rows]
-
-    def held(self, tile: Ref) -> Array:
-        """See `Products`."""
-        return tile[...]
-
-    def store(self, to: Ref, value: Array) -> None:
-        """See `Products`."""
-        to[...] = value
-
-    def put(self, to: Ref, numbers: Sequence[Array]) -> None:
-        """See `Products`."""
-        for i, x in enumerate(numbers):
-            to[i] = x
-
-    def store_rows(
-        self,
-        is_stored: Callable[[Any], Any],
-        first: Array,
-        places: Sequence[Ref],
-        arrays: Sequence[Array],
-    ) -> None:
-        """See `Products`. Rows without a query are stored as NaN, so that nobody relies on them."""
-        rows = min(arrays[0].shape[0], places[0].shape[0])
-        stored = is_stored(first + jnp.arange(rows))
-        for place, array in zip(places, arrays, strict=True):
-            value = array[(slice(rows), *map(slice, place.shape[1:]))]
-            whose = stored.reshape(rows, *[1] * (value.ndim - 1))
-            place[pl.ds(first, rows)] = jnp.where(whose, value, jnp.nan)
-
-    def shares_of_sums(self, x: Array) -> Array:
-        """See `Products`."""
-        return x.sum(axis=1) / _threads.OF_ROW
-
-    def joined(self, shares: Array) -> Array:
-        """See `Products`."""
-        return shares * _threads.OF_ROW
-
-    def look_up(self, table: Ref, index: Array) -> Array:
-        """See `Products`."""
-        return jnp.take(table[...], index, mode="clip")
-
-    @contextlib.contextmanager
-    def _taken(self, shapes: Sequence[tuple[int, int]]) -> Generator[list[Ref]]:
-        taken = []
-        for shape in shapes:
-            place = next(i for i, ref in enumerate(self.pool) if ref.shape[1:] == shape)
-            taken.append(self.pool.pop(place))
-        try:
-            yield [ref.at[self.warpgroup] for ref in taken]
-        finally:
-            self.pool.extend(taken)
 
 
 def in_loop(index: Array, carried: Array) -> Array:

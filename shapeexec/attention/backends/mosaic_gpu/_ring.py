@@ -24,8 +24,9 @@ from shapeexec.attention.backends.mosaic_gpu._copies import (
     copy_in_first,
     copy_in_valid,
 )
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import located
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
 
 
@@ -138,11 +139,8 @@ class Stream:
         self.products.release(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
-        """Wait until all pieces are read: the interpreter requires that each barrier is drained."""
-
-        @pl.loop(jnp.maximum(position - self.steps, 0), position)
-        def _(i: Array) -> None:
-            plgpu.barrier_wait(self.free.at[self.place(i)])
+        """See `Products.drain`; `position` is the one behind all pieces."""
+        self.products.drain(self.free, jnp.maximum(position - self.steps, 0), position)
 
     def place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""

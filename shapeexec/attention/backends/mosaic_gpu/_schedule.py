@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
@@ -28,7 +27,8 @@ from jaxlib.mlir.dialects import llvm, memref
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
@@ -175,10 +175,7 @@ class Programs:
         slot = self._post(item, taken)
         for _ in range(self.copies):
             plgpu.barrier_arrive(self.ready.at[slot])
-        # Every slot must be read: the interpreter requires that each barrier is drained.
-        pl.loop(jnp.maximum(taken - self.slots + 1, 0), taken)(
-            lambda i: plgpu.barrier_wait(self.free.at[place_of(i, self.slots)])
-        )
+        self.products.drain(self.free, jnp.maximum(taken - self.slots + 1, 0), taken)
         return ring
 
     def consume(self, compute: Callable[..., Any], start: Any = 0) -> None:
@@ -193,7 +190,7 @@ class Programs:
         def receive(taken: Array) -> Item:
             slot = place_of(taken, self.slots)
             plgpu.barrier_wait(self.ready.at[slot])
-            return Item(*(self.posts[slot, place] for place in range(len(Item._fields))))
+            return Item(*self.products.numbers(self.posts.at[slot], len(Item._fields)))
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             item, taken, ring = carry

@@ -15,11 +15,8 @@ import numpy as np
 from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends.mosaic_gpu._products import (
-    InterpretedProducts,
-    Products,
-    along_rows,
-)
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._products import Products, along_rows
 
 Along = Callable[[Array, tuple[int, ...]], Array]
 
