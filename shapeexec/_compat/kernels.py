@@ -67,15 +67,17 @@ def part_of_tiles(ref: Any, place: Any, *, rows: Any = None) -> Any:
     Args:
         ref: [places, rows, columns] in shared memory, tiled along its last two axes.
         place: i32[] or int.
-        rows: A `pl.Slice` whose start and size are multiples of a tile's rows; None: all.
+        rows: A `pl.Slice`, of whole groups of the rows of a tile; None: all.
     """
     tiled = getattr(ref, "ref", ref)
     if len(tiled.shape) != len(ref.shape) + 2:
         return ref.at[place] if rows is None else ref.at[place, rows]
-    index = (place,)
+    index, group = (place,), tiled.shape[-2]
     if rows is not None:
-        first = jax.lax.div(jnp.int32(rows.start), jnp.int32(tiled.shape[-2]))
-        index = place, dataclasses.replace(rows, start=first, size=rows.size // tiled.shape[-2])
+        assert rows.size % group == 0, "it cuts a group of rows"
+        assert not isinstance(rows.start, int) or rows.start % group == 0
+        first = jax.lax.div(jnp.int32(rows.start), jnp.int32(group))
+        index = place, dataclasses.replace(rows, start=first, size=rows.size // group)
     part = tiled.at[index]
     return type(ref)(tiled, (*part.transforms, *ref.transforms))
 

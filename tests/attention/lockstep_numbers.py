@@ -37,10 +37,7 @@ class Numbers:
     def arith_index_cast(self, op, x):
         return x.astype(DTYPES[str(op.results[0].type)])
 
-    arith_trunci = arith_sitofp = arith_index_cast
-
-    def arith_fptosi(self, op, x):
-        return np.trunc(x).astype(DTYPES[str(op.results[0].type)])
+    arith_trunci = arith_index_cast
 
     def arith_bitcast(self, op, x):
         return x.view(DTYPES[str(op.results[0].type)])
@@ -113,6 +110,7 @@ def truncated(x, y):
     return np.trunc(x / y).astype(x.dtype)
 
 
+Numbers.arith_sitofp = Numbers.arith_fptosi = Numbers.arith_index_cast  # `astype` truncates
 for _name, _function in {
     "arith_addi llvm_add": operator.add,
     "arith_subi": operator.sub,

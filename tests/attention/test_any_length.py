@@ -21,7 +21,7 @@ from shapeexec.attention.masks import ALiBi, Dense, Mask
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
-from shapeexec.attention.backends.mosaic_gpu import _any_length, _divided, _launch
+from shapeexec.attention.backends.mosaic_gpu import _any_length, _launch
 from shapeexec.attention.backends.mosaic_gpu._any_length import rule_of_any_length
 from shapeexec.attention.backends.mosaic_gpu._config import Sparsity
 from shapeexec.attention.backends.mosaic_gpu._divided import QUOTIENTS
@@ -289,20 +289,6 @@ def test_a_rule_serves_all_lengths_if_it_asks_for_none(name):
     assert (general is not None) == does
     sizes = {size for use in getattr(general, "uses", ()) for size in use.shape}
     assert 512 not in sizes
-
-
-@given(
-    number=st.integers(0, 2**31 - 1),
-    divisor=st.one_of(st.integers(1, 2**31 - 1), st.integers(3, 300)),
-)
-def test_the_quotient_by_a_number_known_later_is_exact(number, divisor):
-    number = min(number, QUOTIENTS * divisor - 1)
-    near = [number, *(number // divisor * divisor + i for i in (-1, 0))]
-    numbers = jnp.asarray([max(n, 0) for n in near], jnp.int32)
-    for make in (lambda x: x, jax.jit):
-        quotient, rest = make(_divided.divided)(numbers, jnp.int32(divisor))
-        np.testing.assert_array_equal(quotient, np.asarray(numbers) // divisor)
-        np.testing.assert_array_equal(rest, np.asarray(numbers) % divisor)
 
 
 @pytest.mark.parametrize("batches", [(1, 2), (2, 3)], ids=str)

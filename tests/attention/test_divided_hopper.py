@@ -1,4 +1,4 @@
-"""The quotient that single threads find, lowered for CUDA and then run in NumPy."""
+"""Quotients by numbers known later: of arrays, and by threads, whose code runs in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,19 @@ if jax.__version_info__ < (0, 11):
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends.mosaic_gpu._divided import QUOTIENTS, divided_by_threads
+from shapeexec.attention.backends.mosaic_gpu._divided import (
+    QUOTIENTS,
+    divided,
+    divided_by_threads,
+)
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from tests.attention import lockstep
 
 DIVISORS = [1, 2, 3, 5, 7, 127, 128, 129, 300, 2047, 2048, 4095, 65_537, 2**20 + 1, 2**31 - 1]
 
 
-def test_quotients_are_exact_near_each_multiple():
+@pytest.mark.parametrize("how", ["arrays", "jit", "threads"])
+def test_quotients_are_exact_near_each_multiple(how):
     random = np.random.default_rng(0)
     pairs = []
     for by in DIVISORS:
@@ -28,7 +33,9 @@ def test_quotients_are_exact_near_each_multiple():
         near = (multiples[:, None] + [-1, 0, 1, by - 1, by]).reshape(-1)
         pairs += [(number, by) for number in np.unique(near[(near >= 0) & (near <= most)])]
     numbers, divisors = np.array(pairs, np.int32).T
-    quotients, rests = by_threads(numbers, divisors)
+    ways = {"arrays": divided, "jit": jax.jit(divided), "threads": by_threads}
+    given = (numbers, divisors) if how == "threads" else map(jnp.asarray, (numbers, divisors))
+    quotients, rests = ways[how](*given)
     np.testing.assert_array_equal(quotients, numbers // divisors)
     np.testing.assert_array_equal(rests, numbers % divisors)
 

@@ -165,6 +165,16 @@ def test_heads_share_the_columns_that_they_read(side, heads, columns):
     assert prepared.config.read_columns(side) == columns
 
 
+@pytest.mark.parametrize(("of_row", "rows"), [(TILE, 4), (2 * TILE, 2)])
+def test_kernels_are_told_of_the_sections_of_their_rows(of_row, rows):
+    case = Case("", Causal(), 512, 384, heads=(4, 2))
+    prepared = prepare(case.signature, case.work(), bias=None, interpret=None)
+    by_query = prepared.sparsity(side="query", of_row=of_row, span=(1, 2))
+    assert by_query.sections() == Sections.of(1, 2, rows=rows, columns=32)
+    by_key = prepared.sparsity(side="key")
+    assert by_key.sections() == Sections.of(0, 2 * case.batch, rows=3, columns=128)
+
+
 @pytest.mark.parametrize(
     ("batch", "heads", "rows"),
     [(8191, 128, 2047), (1, 1048575, 2000), (3, 127, 5_000_000), (65_000, 16, 3), (1, 2, 2**20)],

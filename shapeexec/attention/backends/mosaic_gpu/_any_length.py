@@ -190,18 +190,20 @@ def scratch(axes: dict[str, Any] | None) -> dict[str, Any]:
     return {} if axes is None else {"kept": plgpu.SMEM((len(_KEPT),), jnp.int32)}
 
 
-def keep(kept: Ref, sizes: Ref, products: Products | InterpretedProducts, *, side: Side) -> None:
+def keep(
+    kept: Ref, sparsity: Sparsity, products: Products | InterpretedProducts, *, side: Side
+) -> None:
     """Store the sizes for the warpgroups that compute, before these have an item.
 
     Args:
         kept: The program's `scratch`.
-        sizes: See `Sparsity`.
+        sparsity: The call's.
         products: Those of the warpgroup that moves memory.
         side: Whether the rows of the lists are of queries or of keys.
     """
-    queries, keys, longest, first = (sizes[i] for i in range(1, 5))
+    queries, keys, longest = (sparsity.sizes[i] for i in range(1, 4))
     rows = lax.div(queries if side == "query" else keys, jnp.int32(TILE))
-    products.put(kept, [queries, keys, longest, rows, first])
+    products.put(kept, [queries, keys, longest, rows, sparsity.sections().first])
 
 
 def kept_sizes(kept: Ref) -> dict[str, Kept]:

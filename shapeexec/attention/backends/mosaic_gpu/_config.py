@@ -115,6 +115,10 @@ class Sparsity:
     sizes: Array
     longest: int = dataclasses.field(metadata={"static": True})
 
+    def sections(self) -> Sections:
+        """The sections of heads, inside a kernel; nobody asks for those of few queries."""
+        return Sections(*(self.sizes[4 + i] for i in range(len(Sections._fields))))
+
     def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
         """The dtypes of the arrays of mask and bias with one element per column."""
         return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]

@@ -1,4 +1,4 @@
-"""`Products` in Pallas' GPU interpreter, which runs kernels on the CPU and looks for races.
+"""`Products` and `Memory` in Pallas' GPU interpreter, which runs on the CPU and looks for races.
 
 It supports neither a product whose left operand is in registers nor a store into an accumulator, so
 accumulators are plain shared memory. It knows no single threads, and asks that each barrier is
@@ -25,8 +25,66 @@ from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 
+class InterpretedMemory:
+    """See `Memory`."""
+
+    def meet(self) -> None:
+        """See `Memory`. Here a warpgroup is one thread."""
+
+    def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
+        """See `Memory`."""
+        return tiles.at[place] if rows is None else tiles.at[place, rows]
+
+    def held(self, tile: Ref) -> Array:
+        """See `Memory`."""
+        return tile[...]
+
+    def store(self, to: Ref, value: Array) -> None:
+        """See `Memory`."""
+        to[...] = value
+
+    def clear(self, tile: Ref, first: Array) -> None:
+        """See `Memory`."""
+        tile[...] = clear_rows(first, tile[...])
+
+    def put(self, to: Ref, numbers: Sequence[Array]) -> None:
+        """See `Memory`."""
+        for i, x in enumerate(numbers):
+            to[i] = x
+
+    def numbers(self, ref: Ref, count: int) -> list[Array]:
+        """See `Memory`."""
+        return [ref[i] for i in range(count)]
+
+    def store_rows(
+        self,
+        is_stored: Callable[[Any], Any],
+        first: Array,
+        places: Sequence[Ref],
+        arrays: Sequence[Array],
+    ) -> None:
+        """See `Memory`. Rows without a query are stored as NaN, so that nobody relies on them."""
+        rows = min(arrays[0].shape[0], places[0].shape[0])
+        stored = is_stored(first + jnp.arange(rows))
+        for place, array in zip(places, arrays, strict=True):
+            value = array[(slice(rows), *map(slice, place.shape[1:]))]
+            whose = stored.reshape(rows, *[1] * (value.ndim - 1))
+            place[pl.ds(first, rows)] = jnp.where(whose, value, jnp.nan)
+
+    def look_up(self, table: Ref, index: Array) -> Array:
+        """See `Memory`."""
+        return jnp.take(table[...], index, mode="clip")
+
+    def drain(self, free: Ref, first: Array, end: Array) -> None:
+        """See `Memory`. The interpreter asks for it."""
+
+        @pl.loop(first, end)
+        def _(i: Array) -> None:
+            plgpu.barrier_wait(free.at[lax.rem(i, jnp.int32(free.shape[0]))])
+
+
 @dataclasses.dataclass(frozen=True)
-class InterpretedProducts:
+class InterpretedProducts(InterpretedMemory):
     """Accumulators in shared memory, for the interpreter.
 
     Attributes:
@@ -66,56 +124,6 @@ class InterpretedProducts:
         plgpu.commit_smem()
         plgpu.barrier_arrive(free)
 
-    def drain(self, free: Ref, first: Array, end: Array) -> None:
-        """See `Products`. The interpreter asks for it."""
-
-        @pl.loop(first, end)
-        def _(i: Array) -> None:
-            plgpu.barrier_wait(free.at[lax.rem(i, jnp.int32(free.shape[0]))])
-
-    def clear(self, tile: Ref, first: Array) -> None:
-        """See `Products`."""
-        tile[...] = clear_rows(first, tile[...])
-
-    def meet(self) -> None:
-        """See `Products`. Here a warpgroup is one thread."""
-
-    def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
-        """See `Products`."""
-        return tiles.at[place] if rows is None else tiles.at[place, rows]
-
-    def held(self, tile: Ref) -> Array:
-        """See `Products`."""
-        return tile[...]
-
-    def store(self, to: Ref, value: Array) -> None:
-        """See `Products`."""
-        to[...] = value
-
-    def put(self, to: Ref, numbers: Sequence[Array]) -> None:
-        """See `Products`."""
-        for i, x in enumerate(numbers):
-            to[i] = x
-
-    def numbers(self, ref: Ref, count: int) -> list[Array]:
-        """See `Products`."""
-        return [ref[i] for i in range(count)]
-
-    def store_rows(
-        self,
-        is_stored: Callable[[Any], Any],
-        first: Array,
-        places: Sequence[Ref],
-        arrays: Sequence[Array],
-    ) -> None:
-        """See `Products`. Rows without a query are stored as NaN, so that nobody relies on them."""
-        rows = min(arrays[0].shape[0], places[0].shape[0])
-        stored = is_stored(first + jnp.arange(rows))
-        for place, array in zip(places, arrays, strict=True):
-            value = array[(slice(rows), *map(slice, place.shape[1:]))]
-            whose = stored.reshape(rows, *[1] * (value.ndim - 1))
-            place[pl.ds(first, rows)] = jnp.where(whose, value, jnp.nan)
-
     def shares_of_sums(self, x: Array) -> Array:
         """See `Products`."""
         return x.sum(axis=1) / _threads.OF_ROW
@@ -123,10 +131,6 @@ class InterpretedProducts:
     def joined(self, shares: Array) -> Array:
         """See `Products`."""
         return shares * _threads.OF_ROW
-
-    def look_up(self, table: Ref, index: Array) -> Array:
-        """See `Products`."""
-        return jnp.take(table[...], index, mode="clip")
 
     @contextlib.contextmanager
     def _taken(self, shapes: Sequence[tuple[int, int]]) -> Generator[list[Ref]]:

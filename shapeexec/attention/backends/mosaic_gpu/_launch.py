@@ -28,7 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Sections, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
 _COUNTER = "counter"
 """The name of the array from which programs take the next item."""
@@ -161,12 +161,12 @@ def _run_in_programs(
     named.pop("after", None)
     own = {key: named.pop(key, None) for key in (_COUNTER, "pool", "schedule")}
     sparsity = named["sparsity"]
-    sections = Sections(*(sparsity.sizes[4 + i] for i in range(len(Sections._fields))))
+    sections = sparsity.sections()
     table = sparsity.table(config, side=side, in_order=together > 1, sections=sections)
     how = {"copies": copies, "together": together, "halves": halves}
     block = _block(table, count=config.programs, sizes=sizes, **how, **own)
     if axes is not None:
-        keep = functools.partial(_any_length.keep, kept, sparsity.sizes, side=side)
+        keep = functools.partial(_any_length.keep, kept, sparsity, side=side)
         when(block.warpgroup == WARPGROUPS)(lambda: keep(block.products))
     body(block, **named)
 

@@ -147,6 +147,8 @@ class _Kernel:
         ]
         end, *totals = products.hold(summed, *(shared.shape for _, shared in made))
         self.into.leave()
+        item = self.block.queue.posted(slot)
+        first_key = item.row * TILE + warpgroup * ROWS
         valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         for total, (ref, shared) in zip(totals, made, strict=True):

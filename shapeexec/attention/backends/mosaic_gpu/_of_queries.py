@@ -220,6 +220,9 @@ class _Kernel:
             self._sum, item, slot, (at_key, at_value + outputs), first_query, addend
         )
         total = products.hold(summed, (ROWS, self.config.columns[0]))
+        item = self.block.queue.posted(slot)
+        first_query = item.row * TILE + warpgroup * ROWS
+        valid = item.query_length - first_query
         self.addends[warpgroup] = addend
         store_sum(products, total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))

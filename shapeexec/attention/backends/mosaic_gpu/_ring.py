@@ -78,7 +78,7 @@ class Stream:
         until it is cleared. If only a list's last piece may need it, one `settle` after all of
         them suffices.
         """
-        place, valid = self.place(position), source.length - first
+        place, valid = self._place(position), source.length - first
         self._await_free(place, position)
         if self.begins is not None:
             # Kept here: reading it from device memory again would stall those that compute.
@@ -101,7 +101,7 @@ class Stream:
             position: The position of the piece in the stream.
             rows: The rows of each source.
         """
-        place = self.place(position)
+        place = self._place(position)
         self._await_free(place, position)
         tile, ready = self.tile(place), self.ready.at[place]
         for i, source in enumerate(sources):
@@ -115,7 +115,7 @@ class Stream:
     def settle(self, owed: "Owed") -> None:
         """Clear the rows of a piece behind the valid length, when its copy has arrived."""
         if self.landed is not None:
-            place = self.place(owed.position)
+            place = self._place(owed.position)
             shared, ready = self.tile(place), self.ready.at[place]
             clear_copied(self.products, shared, ready, self.landed, owed.valid)
 
@@ -130,19 +130,19 @@ class Stream:
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece, and return its place."""
-        place = self.place(position)
+        place = self._place(position)
         plgpu.barrier_wait(self.ready.at[place])
         return place
 
     def release(self, position: Array) -> None:
         """Signal that this warpgroup has read the piece."""
-        self.products.release(self.free.at[self.place(position)])
+        self.products.release(self.free.at[self._place(position)])
 
     def drain(self, position: Array) -> None:
         """See `Products.drain`; `position` is the one behind all pieces."""
         self.products.drain(self.free, jnp.maximum(position - self.steps, 0), position)
 
-    def place(self, position: Array) -> Array:
+    def _place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
 

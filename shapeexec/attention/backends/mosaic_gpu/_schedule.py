@@ -190,7 +190,7 @@ class Programs:
         def receive(taken: Array) -> Item:
             slot = place_of(taken, self.slots)
             plgpu.barrier_wait(self.ready.at[slot])
-            return Item(*self.products.numbers(self.posts.at[slot], len(Item._fields)))
+            return self.posted(slot)
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             item, taken, ring = carry
@@ -201,6 +201,10 @@ class Programs:
 
         start = (receive(jnp.int32(0)), jnp.int32(0), jax.tree.map(jnp.int32, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
+
+    def posted(self, slot: Array) -> Item:
+        """The item of a slot; to be read again, it need not lie in registers meanwhile."""
+        return Item(*self.products.numbers(self.posts.at[slot], len(Item._fields)))
 
     def _post(self, item: Item, taken: Array) -> Array:
         slot = place_of(taken, self.slots)

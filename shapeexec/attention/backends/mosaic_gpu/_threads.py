@@ -50,7 +50,7 @@ T = TypeVar("T", bound=_OfThread)
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An i32 of each thread, never negative; or a bool, from a comparison."""
+    """An i32 of each thread; or a bool, from a comparison. Quotients are of numbers from 0 on."""
 
     value: Any
 
@@ -106,6 +106,12 @@ def thread() -> Number:
     return Number(_utils.thread_idx()) % WARPGROUP
 
 
+def thread_read_here() -> Number:
+    """`thread`, which is no invariant of loops: else they keep in registers what depends on it."""
+    text = "mov.u32 $0, %tid.x;"
+    return Number(llvm.inline_asm(_i32(), [], text, "=r", has_side_effects=True)) % WARPGROUP
+
+
 def where(condition: Number, one: "int | Number", other: "int | Number") -> Number:
     """One number where a bool is true, else the other one."""
     return Number(arith.select(condition.value, _value(one), _value(other)))
@@ -118,7 +124,7 @@ def divided(number: Number, by: Number) -> tuple[Number, Number]:
     inverse = arith.divf(one, arith.sitofp(f32, by.value))
     product = arith.mulf(arith.sitofp(f32, number.value), inverse)
     quotient = Number(arith.fptosi(_i32(), product))
-    rest = number - quotient * by  # it may be negative, too
+    rest = number - quotient * by
     change = where(rest < 0, -1, where(rest < by, 0, 1))
     return quotient + change, rest - change * by
 
@@ -274,7 +280,8 @@ def store_tile(tile: Any, registers: Any) -> None:
     groups, kind = registers.reshape(-1, 2), ir.MemRefType(tile.type)
     wide = kind.shape[1]
     assert kind.get_strides_and_offset()[0] == [wide * 8 * 64, 8 * 64, 64, 1], "it has gaps"
-    lane, warp = thread() % WARP, thread() // WARP
+    number = thread_read_here()
+    lane, warp = number % WARP, number // WARP
     row, matrix = lane % 8, lane // 8
     first = ((warp * 2 + matrix % 2) * wide * 8 + row) * _BYTES_OF_ROW
     start, swizzled = _utils.memref_ptr(tile), matrix // 2 ^ row

@@ -19,7 +19,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
-_LAST_SECTION = (256, 512)  # rows of the last ones, at least and at most
+_LAST_SECTION = (256, 512)  # rows of the last ones, at least and, within a section, at most
 _LAST_COLUMNS = 8192  # columns of keys that the last ones have together, between the two
 MANY = 3  # tiles: how many more there are, kernels are not told
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
@@ -248,7 +248,7 @@ class Table(NamedTuple):
 
     Attributes:
         lists: The lists whose rows are the items.
-        sections: The heads that have items; None: there is no use of `item`.
+        sections: The heads that have items; None: nobody asks for items by number.
         heads: The number of heads of the items.
         group: The number of the lists' heads that one head of the items represents.
         lengths: The valid lengths.
@@ -284,15 +284,15 @@ class Table(NamedTuple):
     def rows(self) -> Size:
         """The number of rows in a head."""
         size = self.lengths.sizes[0 if self.side == "query" else 1]
-        return tiles_of(size, self.lists.of_row) if isinstance(size, int) else self._known.rows
+        return tiles_of(size, self.lists.of_row) if isinstance(size, int) else self._sections.rows
 
     @property
     def total(self) -> Array:
         """The number of items, i32[]."""
-        return self._known.heads * self.rows
+        return self._sections.heads * self.rows
 
     @property
-    def _known(self) -> Sections:
+    def _sections(self) -> Sections:
         assert self.sections is not None
         return self.sections
 
@@ -311,7 +311,7 @@ class Table(NamedTuple):
         is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
         find = self.divide if is_in_turn else self._in_sections
         head, row = find(jnp.minimum(number, total - 1), rows)
-        batch, head = divided(self._known.first + head, self.heads)
+        batch, head = divided(self._sections.first + head, self.heads)
         lengths = self.lengths.of(batch)
         if not is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
@@ -321,7 +321,7 @@ class Table(NamedTuple):
 
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
         """The head of an item, counted in the sections, and its place in the head's order."""
-        _, all_heads, _, at_once, last = self._known
+        _, all_heads, _, at_once, last = self._sections
         is_last = number >= last * rows
         first = jnp.where(is_last, last, self.divide(number, at_once * rows)[0] * at_once)
         heads = jnp.where(is_last, all_heads - last, at_once)

@@ -26,7 +26,9 @@ from shapeexec.attention.backends.mosaic_gpu import _gradients, _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
+from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
+from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     SUMS,
     TILE,
@@ -95,12 +97,14 @@ class Total:
             elements as a part of the sum has.
         columns: The columns that this warpgroup adds to: a slice.
         warpgroup: The number of this warpgroup.
+        products: The products of this warpgroup.
     """
 
     ref: Ref
     part: Ref
     columns: Any
     warpgroup: Array
+    products: Products | InterpretedProducts
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -153,7 +157,7 @@ class Single(Total):
 
     def _store(self, value: Array, item: Item, first: Array, exists: Array | None = None) -> None:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.part[...] = value.astype(self.part.dtype)
+        self.products.store(self.part, value.astype(self.part.dtype))
         plgpu.commit_smem()
         # Where the start is known, JAX refuses columns behind the array's end.
         columns = pl.ds(self.columns.start + item.batch * 0, self.columns.size)
@@ -329,7 +333,7 @@ def total(
     width = _width(config)
     first = 0 if in_turns(config) else block.warpgroup * width
     part = idle if parts is None else parts.at[block.warpgroup]
-    own = (ref, part, pl.ds(first, width), block.warpgroup)
+    own = (ref, part, pl.ds(first, width), block.warpgroup, block.products)
     scale, on_device = config.signature.scale, config.interpret is None
     if sums is not None:
         return Held(*own, scale, sums, met, tiles_of(config.signature.key_size) - 1)
