@@ -366,11 +366,8 @@ class Launch(Numbers, Vectors, Warps):
         if text == "bar.sync $0, 128;":
             assert self.active.shape[1] == 128, "other warpgroups would not wait"
             self.gpu_barrier(op)
-        elif text == "mov.u32 $0, %tid.x;":
-            return self.thread.astype(np.int32)
         else:
             assert text.startswith("fence.mbarrier_init")
-        return None
 
     def nvvm_elect_sync(self, op):
         return self.thread % 32 == 0

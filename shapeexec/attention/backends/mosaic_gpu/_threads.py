@@ -106,12 +106,6 @@ def thread() -> Number:
     return Number(_utils.thread_idx()) % WARPGROUP
 
 
-def thread_read_here() -> Number:
-    """`thread`, which is no invariant of loops: else they keep in registers what depends on it."""
-    text = "mov.u32 $0, %tid.x;"
-    return Number(llvm.inline_asm(_i32(), [], text, "=r", has_side_effects=True)) % WARPGROUP
-
-
 def where(condition: Number, one: "int | Number", other: "int | Number") -> Number:
     """One number where a bool is true, else the other one."""
     return Number(arith.select(condition.value, _value(one), _value(other)))
@@ -280,8 +274,7 @@ def store_tile(tile: Any, registers: Any) -> None:
     groups, kind = registers.reshape(-1, 2), ir.MemRefType(tile.type)
     wide = kind.shape[1]
     assert kind.get_strides_and_offset()[0] == [wide * 8 * 64, 8 * 64, 64, 1], "it has gaps"
-    number = thread_read_here()
-    lane, warp = number % WARP, number // WARP
+    lane, warp = thread() % WARP, thread() // WARP
     row, matrix = lane % 8, lane // 8
     first = ((warp * 2 + matrix % 2) * wide * 8 + row) * _BYTES_OF_ROW
     start, swizzled = _utils.memref_ptr(tile), matrix // 2 ^ row
