@@ -49,7 +49,7 @@ def test_each_tile_is_in_the_share_of_one_program(name, programs, alike, xp):
     assert max(places, default=0) < shares.places
 
 
-@pytest.mark.parametrize("alike", [1, 3])
+@pytest.mark.parametrize("alike", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", COUNTS)
 def test_lists_are_found_by_their_units_and_numbered_as_they_were_given(name, alike):
     counts = np.array(COUNTS[name], np.int32)
@@ -83,7 +83,7 @@ def test_sums_of_tiles_have_no_large_constant(groups):
     assert len(traced.lower(counts).as_text()) < 10_000
 
 
-@pytest.mark.parametrize("alike", [1, 4])
+@pytest.mark.parametrize("alike", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 300])
 def test_the_list_that_holds_a_unit_is_found_among_any_number(groups, alike):
     counts = np.random.default_rng(groups).integers(0, 3, groups).astype(np.int32)

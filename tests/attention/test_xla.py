@@ -37,7 +37,7 @@ def test_one_query_takes_no_copy_of_a_long_cache(dtype):
     assert temporary < cache.size * cache.dtype.itemsize / 2
 
 
-@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("group", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_cache_may_hold_anything_behind_its_length(group):
     random = np.random.default_rng(0)
     query = random.normal(size=(3, 2, 4, 8)).astype(np.float32)

@@ -50,7 +50,7 @@ def tuned(**options):
     [
         ({SMALL: [1.0]}, "64x64", 2.0, True),
         ({SMALL: [1.93], WIDE: [1.9]}, "128x64", 2 / 1.9, True),
-        ({SMALL: [1.95]}, "64x64", 2 / 1.95, False),
+        pytest.param({SMALL: [1.95]}, "64x64", 2 / 1.95, False, marks=pytest.mark.slow),
         ({HALF: [3.0], WIDE: [3.0], SMALL: [3.0]}, "128x128", 1.0, False),
     ],
 )
