@@ -117,7 +117,7 @@ class IntoScores(NotIntoQueries):
         plgpu.commit_smem()
         item, query = made.summand.item, made.summand.first
         head = head_of(item, self.config, self.block, group=self.config.signature.group)
-        key = item.row * TILE + self.block.warpgroup * ROWS
+        key = self.block.first_row(item)
         row = self.layout.row(self.block.sizes, head, key, query)
         plgpu.copy_smem_to_gmem(part, self.ref.at[0, pl.ds(row, ROWS), 0])
         then()

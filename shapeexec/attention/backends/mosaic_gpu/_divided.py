@@ -13,7 +13,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _threads
@@ -50,6 +49,6 @@ def divided_by_threads(number: Array, by: Size) -> tuple[Array, Array]:
     @plgpu.inline_mgpu(arg_types=(plgpu.Layout.WG_SPLAT,) * 2, return_type=(scalar, scalar))
     def divide(_: Any, *numbers: Any) -> Any:
         made = _threads.divided(*(_threads.Number(x.registers.item()) for x in numbers))
-        return tuple(mgpu.FragmentedArray.splat(x.value, (), is_signed=True) for x in made)
+        return tuple(map(_threads.splat, made))
 
     return divide(number, by)  # pyright: ignore[reportCallIssue] - it is a wrapper now

@@ -203,7 +203,7 @@ class _Kernel:
         rows = pl.ds(warpgroup * ROWS, ROWS)
         mine = self.block.products.part(self.queries, slot, rows)
         out = self.outs[0].at[rows] if self.outs else mine
-        first_query = self._first_query(item)
+        first_query = self.block.first_row(item)
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
 
         @when(item.count == 0)
@@ -219,7 +219,7 @@ class _Kernel:
 
         plgpu.commit_smem()
         item = self.block.queue.posted(slot)
-        first_query = self._first_query(item)
+        first_query = self.block.first_row(item)
         copy_out(out, self.out, (item.batch, pl.ds(first_query, ROWS), item.head))
         for one, ref in zip(of_rows, self.statistics, strict=True):
             to = ref.at[item.batch, item.head, pl.ds(first_query, ROWS)]
@@ -240,16 +240,14 @@ class _Kernel:
 
         return start + count
 
-    def _first_query(self, item: Item) -> Array:
-        return item.row * TILE + self.block.warpgroup * ROWS
-
     def _store(self, sums: "_Sums", item: Item, out: Ref, of_rows: list[Ref]) -> None:
         """Put the output and the statistics of an item's rows into shared memory."""
         weights = self.config.weights
         shape = sums.values.shape
         alive = weights.is_alive(sums.largest, sums.weight)
         share = jnp.where(alive, 1 / sums.weight, 0.0)
-        shown = alive & (positions(ROWS, of="rows") < item.query_length - self._first_query(item))
+        row = positions(ROWS, of="rows")
+        shown = alive & (row < item.query_length - self.block.first_row(item))
         values = sums.values * along_rows(share, shape)
         values = jnp.where(along_rows(shown, shape), values, 0).astype(out.dtype)
         self.block.products.meet()  # the output may take the place of the queries

@@ -16,13 +16,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
+from shapeexec.attention.backends.mosaic_gpu._tiles import place_of
 
 
 class InterpretedMemory:
@@ -80,7 +81,7 @@ class InterpretedMemory:
 
         @pl.loop(first, end)
         def _(i: Array) -> None:
-            plgpu.barrier_wait(free.at[lax.rem(i, jnp.int32(free.shape[0]))])
+            plgpu.barrier_wait(free.at[place_of(i, free.shape[0])])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,8 +34,14 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._products import Products, clear_rows
-from shapeexec.attention.backends.mosaic_gpu._ring import place_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    TILE,
+    WARPGROUPS,
+    WIDE,
+    Item,
+    place_of,
+)
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand, Total
 
 _SLOTS = 3

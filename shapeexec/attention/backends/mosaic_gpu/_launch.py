@@ -28,7 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item, Table
 
 _COUNTER = "counter"
 """The name of the array from which programs take the next item."""
@@ -49,6 +49,10 @@ class Block:
     queue: _schedule.Programs
     products: Products | InterpretedProducts
     sizes: dict[str, Kept]
+
+    def first_row(self, item: Item) -> Array:
+        """The position of the first of an item's rows that this warpgroup computes."""
+        return item.row * TILE + self.warpgroup * ROWS
 
 
 def launch(

@@ -125,8 +125,7 @@ class Memory:
 
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=[scalar] * count)
         def get(_: Any, ref: Any) -> Any:
-            loaded = [_threads.load(ref, i) for i in range(count)]
-            return [mgpu.FragmentedArray.splat(x.value, (), is_signed=True) for x in loaded]
+            return [_threads.splat(_threads.load(ref, i)) for i in range(count)]
 
         return get(ref)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
@@ -180,7 +179,7 @@ class Memory:
         """Wait for the releases of positions that no copy has waited for, if someone asks for it.
 
         Args:
-            free: Barriers; position i uses number i modulo their number.
+            free: Barriers, each of which positions use in turn: see `place_of`.
             first: The first position.
             end: The one behind the last position.
         """

@@ -133,7 +133,7 @@ class _Kernel:
         """Compute an item whose queries begin at `start`; return where the next item's begin."""
         products, warpgroup = self.block.products, self.block.warpgroup
         mine = pl.ds(warpgroup * ROWS, ROWS)
-        first_key = item.row * TILE + warpgroup * ROWS
+        first_key = self.block.first_row(item)
 
         def summed(*sums: Ref) -> tuple[Any, ...]:
             key_sum = None if self.d_k is None else sums[0]
@@ -148,7 +148,7 @@ class _Kernel:
         end, *totals = products.hold(summed, *(shared.shape for _, shared in made))
         self.into.leave()
         item = self.block.queue.posted(slot)
-        first_key = item.row * TILE + warpgroup * ROWS
+        first_key = self.block.first_row(item)
         valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         for total, (ref, shared) in zip(totals, made, strict=True):

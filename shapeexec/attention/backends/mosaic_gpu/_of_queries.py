@@ -209,7 +209,7 @@ class _Kernel:
     def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
         """Compute an item whose pieces begin at `start`; return where the next item's begin."""
         warpgroup = self.block.warpgroup
-        first_query = item.row * TILE + warpgroup * ROWS
+        first_query = self.block.first_row(item)
         valid = item.query_length - first_query
         at_key, at_value = start
         outputs = self._outputs(item)
@@ -221,7 +221,7 @@ class _Kernel:
         )
         total = products.hold(summed, (ROWS, self.config.columns[0]))
         item = self.block.queue.posted(slot)
-        first_query = item.row * TILE + warpgroup * ROWS
+        first_query = self.block.first_row(item)
         valid = item.query_length - first_query
         self.addends[warpgroup] = addend
         store_sum(products, total, valid, shared, scale=self.config.signature.scale)

@@ -27,7 +27,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import (
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import located
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE, place_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,11 +199,6 @@ class Source:
         # A tile may extend past the last page. Those keys are masked, but some page must be read.
         page = jnp.minimum(lax.div(first, size), self.pages.shape[1] - 1)
         return self.pages[self.batch, page], pl.ds(lax.rem(first, size), rows), self.head
-
-
-def place_of(position: Array, places: int) -> Array:
-    """The place in a ring with this many places of a position, which counts from 0."""
-    return lax.rem(position, jnp.int32(places))
 
 
 def scratch(

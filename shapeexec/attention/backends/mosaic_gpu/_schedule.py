@@ -29,8 +29,7 @@ from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._ring import place_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table, place_of
 
 _LAST = 4
 """Pieces of an item that are sent when the next item is looked up; see `LookUp.late`."""
@@ -254,6 +253,6 @@ def take(counter: Ref, word: Ref) -> Array:
         utils.warpgroup_barrier()
         seen = memref.load(word, first)
         utils.warpgroup_barrier()  # all threads have read the word before it is overwritten
-        return mgpu.FragmentedArray.splat(seen, (), is_signed=True)
+        return _threads.splat(_threads.Number(seen))
 
     return count_up(counter, word)  # pyright: ignore[reportCallIssue] - it is a wrapper now

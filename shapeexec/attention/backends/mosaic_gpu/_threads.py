@@ -50,7 +50,7 @@ T = TypeVar("T", bound=_OfThread)
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An i32 of each thread; or a bool, from a comparison. Quotients are of numbers from 0 on."""
+    """An i32 of each thread; or a bool, from a comparison. `//` and `%` take it as unsigned."""
 
     value: Any
 
@@ -99,6 +99,11 @@ class Number:
 def number(value: int) -> Number:
     """A constant."""
     return Number(_utils.c(value, _i32()))
+
+
+def splat(x: Number) -> Any:
+    """A number that all threads have, as Mosaic's array of no axes."""
+    return mgpu.FragmentedArray.splat(x.value, (), is_signed=True)
 
 
 def thread() -> Number:

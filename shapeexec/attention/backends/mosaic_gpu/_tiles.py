@@ -362,6 +362,11 @@ class Table(NamedTuple):
         return jnp.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
 
 
+def place_of(position: Array, places: int) -> Array:
+    """The place in a ring with this many places of a position, which counts from 0."""
+    return lax.rem(position, jnp.int32(places))
+
+
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
     sizes = ref.shape[: len(index)]
