@@ -191,19 +191,25 @@ def scratch(axes: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def keep(
-    kept: Ref, sparsity: Sparsity, products: Products | InterpretedProducts, *, side: Side
+    kept: Ref,
+    sizes: Ref,
+    products: Products | InterpretedProducts,
+    *,
+    first: Array,
+    side: Side,
 ) -> None:
     """Store the sizes for the warpgroups that compute, before these have an item.
 
     Args:
         kept: The program's `scratch`.
-        sparsity: The call's.
+        sizes: See `Sparsity`.
         products: Those of the warpgroup that moves memory.
+        first: See `Sections`.
         side: Whether the rows of the lists are of queries or of keys.
     """
-    queries, keys, longest = (sparsity.sizes[i] for i in range(1, 4))
+    queries, keys, longest = (sizes[i] for i in range(1, 4))
     rows = lax.div(queries if side == "query" else keys, jnp.int32(TILE))
-    products.put(kept, [queries, keys, longest, rows, sparsity.sections().first])
+    products.put(kept, [queries, keys, longest, rows, first])
 
 
 def kept_sizes(kept: Ref) -> dict[str, Kept]:

@@ -170,8 +170,9 @@ def _run_in_programs(
     how = {"copies": copies, "together": together, "halves": halves}
     block = _block(table, count=config.programs, sizes=sizes, **how, **own)
     if axes is not None:
-        keep = functools.partial(_any_length.keep, kept, sparsity, side=side)
-        when(block.warpgroup == WARPGROUPS)(lambda: keep(block.products))
+        keep = functools.partial(_any_length.keep, first=sections.first, side=side)
+        moves_memory = block.warpgroup == WARPGROUPS
+        when(moves_memory)(lambda: keep(kept, sparsity.sizes, block.products))
     body(block, **named)
 
 
