@@ -106,6 +106,8 @@ def kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
+        for one in (running.queries, of_keys, of_values):
+            one.open()
         running.walk(running.attend)
 
     @when(warpgroup == readers)

@@ -277,6 +277,8 @@ def run(
     @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
+        for one in streams:
+            one.open()
         block.queue.consume(_unless_shared(block, kernel.attend, skip), start)
         plgpu.wait_smem_to_gmem(0)
 

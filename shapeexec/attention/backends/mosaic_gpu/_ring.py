@@ -17,7 +17,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
-from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
     copy_in,
@@ -66,6 +65,11 @@ class Stream:
         """The number of rows in a piece."""
         return self.tiles.shape[1]
 
+    def open(self) -> None:
+        """Signal that all places are free; for each warpgroup that reads, before the first piece."""
+        for place in range(self.steps):
+            plgpu.barrier_arrive(self.free.at[place])
+
     def send(self, source: "Source", first: Array, position: Array) -> None:
         """Start the copies of a piece as soon as its place is free."""
         self.settle(self.send_early(source, first, position))
@@ -79,7 +83,7 @@ class Stream:
         them suffices.
         """
         place, valid = self._place(position), source.length - first
-        self._await_free(place, position)
+        plgpu.barrier_wait(self.free.at[place])
         if self.begins is not None:
             # Kept here: reading it from device memory again would stall those that compute.
             self.products.put(self.begins.at[pl.ds(place, 1)], [first])
@@ -102,7 +106,7 @@ class Stream:
             rows: The rows of each source.
         """
         place = self._place(position)
-        self._await_free(place, position)
+        plgpu.barrier_wait(self.free.at[place])
         tile, ready = self.tile(place), self.ready.at[place]
         for i, source in enumerate(sources):
             first = source.head * 0  # traced: JAX rejects a constant start
@@ -140,14 +144,11 @@ class Stream:
 
     def drain(self, position: Array) -> None:
         """See `Products.drain`; `position` is the one behind all pieces."""
-        self.products.drain(self.free, jnp.maximum(position - self.steps, 0), position)
+        self.products.drain(self.free, position, position + self.steps)
 
     def _place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
-
-    def _await_free(self, place: Array, position: Array) -> None:
-        when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
 
 
 class Owed(NamedTuple):

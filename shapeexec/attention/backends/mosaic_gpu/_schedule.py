@@ -26,7 +26,7 @@ from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
-from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
+from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table, place_of
@@ -174,7 +174,7 @@ class Programs:
         slot = self._post(item, taken)
         for _ in range(self.copies):
             plgpu.barrier_arrive(self.ready.at[slot])
-        self.products.drain(self.free, jnp.maximum(taken - self.slots + 1, 0), taken)
+        self.products.drain(self.free, taken + 1, taken + self.slots)
         return ring
 
     def consume(self, compute: Callable[..., Any], start: Any = 0) -> None:
@@ -198,6 +198,8 @@ class Programs:
             plgpu.barrier_arrive(self.free.at[slot])
             return receive(taken + 1), taken + 1, ring
 
+        for slot in range(self.slots):
+            plgpu.barrier_arrive(self.free.at[slot])
         start = (receive(jnp.int32(0)), jnp.int32(0), jax.tree.map(jnp.int32, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 
@@ -207,7 +209,7 @@ class Programs:
 
     def _post(self, item: Item, taken: Array) -> Array:
         slot = place_of(taken, self.slots)
-        when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
+        plgpu.barrier_wait(self.free.at[slot])
         self.products.put(self.posts.at[slot], item)
         return slot
 
