@@ -74,4 +74,4 @@ def divide(number: Any, by: Any, *, xp: Any) -> Any:
 
     A traced `//` would be several operations.
     """
-    return number // np.int32(by) if xp is np else lax.div(number, jnp.int32(by))
+    return number // np.int32(by) if xp is np else lax.div(number, np.int32(by))

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -208,7 +209,7 @@ def keep(
         side: Whether the rows of the lists are of queries or of keys.
     """
     queries, keys, longest = (sizes[i] for i in range(1, 4))
-    rows = lax.div(queries if side == "query" else keys, jnp.int32(TILE))
+    rows = lax.div(queries if side == "query" else keys, np.int32(TILE))
     products.put(kept, [queries, keys, longest, rows, first])
 
 

@@ -11,7 +11,7 @@ These convert their condition to a number, and Mosaic starts ptxas for each such
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 
@@ -26,7 +26,7 @@ def branch(
         no: Called with them if not; it returns the same shapes and dtypes.
         *operands: Arrays.
     """
-    number = lax.select(condition, jnp.int32(1), jnp.int32(0))
+    number = lax.select(condition, np.int32(1), np.int32(0))
     return lax.switch(number, (no, yes), *operands)
 
 

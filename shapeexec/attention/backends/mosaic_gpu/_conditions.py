@@ -92,7 +92,7 @@ def _step(eqn: Any, operands: list[Any]) -> list[Any]:
 
 
 def _as_array(condition: Condition) -> Array:
-    return condition.choose(jnp.int32(1), jnp.int32(0)) != 0
+    return condition.choose(np.int32(1), np.int32(0)) != 0
 
 
 def _xor(one: Any, other: Any) -> Condition:

@@ -83,7 +83,12 @@ class Config:
     @property
     def overhangs(self) -> bool:
         """Whether a tile with work may extend past the last valid key."""
-        return self.signature.is_ragged or self.signature.key_size % TILE > 0
+        return self.reads_behind("query")
+
+    def reads_behind(self, side: Side) -> bool:
+        """Whether what rows of a side read may extend past the last valid position."""
+        columns = self.signature.key_size if side == "query" else self.signature.query_size
+        return self.signature.is_ragged or columns % TILE > 0
 
     @property
     def parts(self) -> int:
@@ -171,7 +176,7 @@ class Sparsity:
             side=side,
             longest=self.longest,
             has_one_column=columns <= TILE,
-            overhangs=signature.is_ragged or columns % TILE > 0,
+            overhangs=config.reads_behind(side),
             in_order=in_order,
             divide=divided_by_threads if config.interpret is None else divided,
         )

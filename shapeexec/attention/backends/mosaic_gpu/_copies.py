@@ -45,8 +45,12 @@ def copy_in_parts(
         shared: See `copy_in`; where a part is left out, it keeps what it holds.
         ready: See `copy_in`.
         valid: The number of valid rows; it may be negative, or exceed the number of rows.
-        parts: The number of parts.
+        parts: The number of parts; 1: the whole tile is copied.
     """
+    if parts == 1:
+        batch, first, head = at
+        copy_in(ref, (batch, pl.ds(first, shared.shape[0]), head), shared, ready)
+        return
     rows = shared.shape[0] // parts
     for part in range(parts):
         _copy_in_part(ref, at, shared, ready, valid, first=part * rows, rows=rows)

@@ -22,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose, evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load, mask_columns
@@ -182,7 +183,7 @@ class ItemElements:
         if self.elements.mask_nothing or not any_partial:
             return lax.fori_loop(first, count, without_mask, carry)
         carry = lax.fori_loop(first, full, without_mask, carry)
-        begin = jnp.maximum(full, first) if first else full
+        begin = i32.maximum(full, first) if first else full
         return lax.fori_loop(begin, count, functools.partial(step, partial=True), carry)
 
     def allows(self, first_column: Array, place: Array, shape: tuple[int, ...]) -> Any:
@@ -311,7 +312,7 @@ class TilePositions:
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
         if (packing := elements.packing) is not None:
-            rows, count = self.query, jnp.int32(packing.pitch)
+            rows, count = self.query, np.int32(packing.pitch)
             self.query = lax.rem(rows, count)
             if packing.heads > 1:
                 self.head = item.head * packing.heads + lax.div(rows, count)
@@ -346,7 +347,7 @@ class TilePositions:
         if array.use.side is not None:
             return self._vector(array)
         if array.ref.shape[2:] == (1, 1):
-            return array.element(self.batch, self._list_head, jnp.int32(0), jnp.int32(0))
+            return array.element(self.batch, self._list_head, np.int32(0), np.int32(0))
         lead = at_or_0(array.ref, self.batch, self._list_head)
         rows, columns = (
             pl.ds(self._first[side], size)
@@ -357,7 +358,7 @@ class TilePositions:
 
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
-        at = (lax.div(first, jnp.int32(n)) for first, n in zip(self._first, tile, strict=True))
+        at = (lax.div(first, np.int32(n)) for first, n in zip(self._first, tile, strict=True))
         return array.value(array.ref[(*at_or_0(array.ref, self.batch, self._list_head), *at)])
 
     def of_table(self, array: Leaf, index: Array) -> Array:

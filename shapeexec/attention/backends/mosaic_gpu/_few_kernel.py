@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _any_length
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
@@ -122,7 +124,7 @@ def _told_apart(
     examples, _, keys, longest = (named["sparsity"].sizes[i] for i in range(4))
     sizes = {"S": keys, "longest": longest}
     if (page_size := config.signature.page_size) is not None:
-        sizes["pages"] = lax.div(keys, jnp.int32(page_size))
+        sizes["pages"] = lax.div(keys, np.int32(page_size))
     named = _any_length.told_apart(axes, named, sizes=sizes)
     shares, heads = named["shares"], config.signature.query_heads // packing.heads
     groups = examples * (heads // shares.alike)
@@ -169,32 +171,32 @@ class _Kernel:
         me, shares, per_tile = lax.axis_index("program"), self.shares, TILE // self.keys.rows
         size = shares.size()
         begin = me * size
-        end = jnp.minimum(begin + size, shares.total())
+        end = i32.minimum(begin + size, shares.total())
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             which, _, number, ring, (low, tiles, item) = carry
             # What it loads arrives while this list is visited.
-            following = self._list(jnp.minimum(which + 1, shares.lists - 1))
+            following = self._list(i32.minimum(which + 1, shares.lists - 1))
             first, stop = (shares.tiles_before(x, low, tiles) for x in (begin, end))
-            pieces = jnp.minimum(stop * per_tile, item.pieces(self.keys.rows))
+            pieces = i32.minimum(stop * per_tile, item.pieces(self.keys.rows))
             segment = _Segment(item, shares.given(which), me + which, first * per_tile, pieces)
 
             @when(first < stop)
             def _() -> None:
                 visit(segment, number, ring)
 
-            visited = jnp.where(first < stop, 1, 0)
+            visited = i32.where(first < stop, 1, 0)
             ring += visited * segment.pieces
             return which + 1, shares.end(low, tiles), number + visited, ring, following
 
-        zero, first = jnp.int32(0), shares.holder(begin)
+        zero, first = np.int32(0), shares.holder(begin)
         initial = (first, begin, zero, zero, self._list(first))
         *_, number, ring, _ = lax.while_loop(lambda carry: carry[1] < end, step, initial)
         return number, ring
 
     def _list(self, which: Array) -> tuple[Array, Array, Item]:
         """The bounds of a list (see `Shares.bounds`), and its item."""
-        heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
+        heads = np.int32(self.config.signature.query_heads // self.packing.heads)
         given = self.shares.given(which)
         batch, head = lax.div(given, heads), lax.rem(given, heads)
         return *self.shares.bounds(which), self._table.first_item(batch, head)
@@ -206,7 +208,7 @@ class _Kernel:
         rows = self.packing.pitch if self.packing.by_head else self.queries.rows
         self.queries.send_together(sources, number, rows=rows)
         shared = self.config.signature.group // self.packing.heads
-        head = lax.div(item.head, jnp.int32(shared))
+        head = lax.div(item.head, np.int32(shared))
         columns = self.elements.sources(item)
         of_item = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key = of_item(self.k, vectors=columns, pages=self.pages).located()
@@ -221,7 +223,7 @@ class _Kernel:
 
     def _queries_of(self, segment: _Segment) -> list[Source]:
         """The sources of a segment's queries; see `packed_queries`."""
-        heads, rows = self.packing.heads, jnp.int32(self.packing.rows)
+        heads, rows = self.packing.heads, np.int32(self.packing.rows)
         if not self.packing.by_head:
             return [Source(self.q, segment.number, segment.number * 0, rows)]
         first = segment.item.head * heads

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
@@ -78,7 +80,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
             "keys": ring(columns=key_columns, vectors=vectors, tells=True),
             # 0 * padding may be NaN, so clear values behind the valid length.
-            "values": ring(columns=value_columns, clears=True),
+            "values": ring(columns=value_columns, clears=config.overhangs),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
         side="query",
@@ -155,13 +157,13 @@ class _Kernel:
         ready = self.block.queue.ready.at[slot]
         at = (item.batch, item.row * TILE, item.head)
         # Nobody reads queries without a key.
-        valid = jnp.where(item.count > 0, item.query_length - item.row * TILE, 0)
+        valid = i32.where(item.count > 0, item.query_length - item.row * TILE, 0)
         copy_in_parts(self.q, at, shared, ready, valid, parts=self.config.parts)
 
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send an item's keys and values; see `Kernel.stream`."""
         del slot
-        head = lax.div(item.head, jnp.int32(self.config.signature.group))
+        head = lax.div(item.head, np.int32(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
         key, value = (
@@ -192,7 +194,7 @@ class _Kernel:
             return lax.fori_loop(0, count, step, nothing), look_up()
         if room < MOST_IN_RINGS:
             # As many as the rings hold, so that there is work for as long as it takes.
-            first = jnp.minimum(count, self.keys.steps)
+            first = i32.minimum(count, self.keys.steps)
             return look_up.amid(step, nothing, first=first, count=count)
         following = look_up()
         return lax.fori_loop(0, count, step, nothing), following
@@ -208,7 +210,7 @@ class _Kernel:
 
         @when(item.count == 0)
         def _nothing() -> None:
-            self.block.products.clear(out, jnp.int32(0))
+            self.block.products.clear(out, np.int32(0))
             for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 

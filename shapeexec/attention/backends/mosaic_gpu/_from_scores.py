@@ -16,12 +16,13 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
@@ -72,6 +73,7 @@ def queries_from_scores(
         The gradient, and what the next kernel is after.
     """
     columns, dtype, of_row = config.columns[0], k.dtype, sparsity.lists.of_row
+    ring = functools.partial(_ring.scratch, _STEPS, dtype=dtype)
     return launch(
         config,
         functools.partial(_kernel, config, layout),
@@ -81,8 +83,8 @@ def queries_from_scores(
         after=after,
         scratch={
             # 0 * padding may be NaN, so clear keys behind the valid length.
-            "keys": _ring.scratch(_STEPS, rows=PIECE, columns=columns, dtype=dtype, clears=True),
-            "scores": _ring.scratch(_STEPS, rows=of_row, columns=PIECE, dtype=dtype),
+            "keys": ring(rows=PIECE, columns=columns, clears=config.overhangs),
+            "scores": ring(rows=of_row, columns=PIECE),
             "out": plgpu.SMEM((WARPGROUPS, ROWS, columns), dtype, transforms=WIDE),
         },
         side="query",
@@ -134,10 +136,10 @@ class _Kernel:
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send keys and gradients of scores; see `Kernel.stream`."""
         del slot
-        head = lax.div(item.head, jnp.int32(self.config.signature.group))
+        head = lax.div(item.head, np.int32(self.config.signature.group))
         key = Source(self.k, item.batch, head, item.key_length).located()
         # All of its rows are read: nothing of it is behind a valid length that keys are not.
-        zero = jnp.int32(0)
+        zero = np.int32(0)
         score = Source(self.d_scores, 0, zero, zero)
         of_array = head_of(item, self.config, self.block, group=1)
         first_query = item.row * self.lists.of_row
@@ -183,9 +185,9 @@ class _Kernel:
             return count
         row = item.row * WARPGROUPS + self.block.warpgroup
         lengths = item.query_length, item.key_length
-        _, tiles = self.lists.reach.bounds(row, lengths, tile=(TILE, TILE))
+        _, tiles = self.lists.reach.bounds(row, lengths, tile=(TILE, TILE), xp=i32)
         has_any = row * TILE < item.query_length
-        return jnp.where(has_any, jnp.minimum(tiles * (TILE // PIECE), count), 0)
+        return i32.where(has_any, i32.minimum(tiles * (TILE // PIECE), count), 0)
 
     def _add(self, sums: tuple[Ref, ...], start: Array, i: Array, _: None) -> None:
         """Add the product with piece i of the keys."""

@@ -135,6 +135,9 @@ class IntoQueries:
         self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
     ) -> None:
         """Start the copy of an item's keys from the first row of `at` on, if any is valid."""
+        if not self.crosses_ends:
+            copy_in_parts(ref, at, shared, ready, valid, parts=1)
+            return
         batch, first, head = at
         place = batch, pl.ds(first, TILE), head
         branch(
@@ -145,6 +148,8 @@ class IntoQueries:
 
     def settle_keys(self, shared: Ref, ready: Ref, valid: Array) -> None:
         """Clear the rows that `copy_keys` copied from behind the valid ones: dq sums over all."""
+        if not self.crosses_ends:
+            return
 
         @when(valid > 0)
         def _() -> None:

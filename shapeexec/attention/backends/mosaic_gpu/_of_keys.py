@@ -150,7 +150,8 @@ def _scratch(
     config: Config, sparsity: Sparsity, *, rows: Rows, dtype: Any, slots: int, steps: int
 ) -> dict[str, Any]:
     key_columns, value_columns = config.columns
-    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=dtype, clears=True)
+    clears = config.reads_behind("key")
+    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=dtype, clears=clears)
     tile = functools.partial(plgpu.SMEM, dtype=dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
     of_columns = sparsity.column_dtypes(config, side="key")

@@ -16,11 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
@@ -73,7 +75,8 @@ def backward_of_queries(
     batch, queries, heads, _ = q.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config)
-    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
+    clears = config.overhangs
+    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=clears)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     rows, vectors = (of_weights, d_logsumexp), sparsity.column_dtypes(config, side="query")
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
@@ -178,7 +181,7 @@ class _Kernel:
 
         outputs = self._outputs(item)
         lax.fori_loop(0, outputs, send_output, None)
-        head = lax.div(item.head, jnp.int32(self.config.signature.group))
+        head = lax.div(item.head, np.int32(self.config.signature.group))
         ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key = ours(self.k, vectors=self.elements.sources(item)).located()
         value = ours(self.v).located()
@@ -199,8 +202,8 @@ class _Kernel:
 
     def _outputs(self, item: Item) -> Array:
         """The number of pieces of the output that hold valid rows."""
-        valid = jnp.minimum(jnp.maximum(item.query_length - item.row * TILE, 0), TILE)
-        return lax.div(valid + (PIECE - 1), jnp.int32(PIECE))
+        valid = i32.minimum(i32.maximum(item.query_length - item.row * TILE, 0), TILE)
+        return lax.div(valid + (PIECE - 1), np.int32(PIECE))
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
         count = item.pieces(PIECE)
@@ -314,5 +317,5 @@ class _Kernel:
             self.keys.release(at_key + i)
             return begins
 
-        rule.each_piece(step, jnp.int32(0), rows=PIECE)
+        rule.each_piece(step, np.int32(0), rows=PIECE)
         return products.read(total)

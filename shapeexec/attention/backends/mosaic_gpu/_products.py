@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -100,7 +101,7 @@ def in_loop(index: Array, carried: Array) -> Array:
         index: The index of a tile in shared memory.
         carried: A value that the loop carries, i32[]; not negative, unknown to the compiler.
     """
-    return index + lax.shift_right_logical(carried, jnp.int32(31))
+    return index + lax.shift_right_logical(carried, np.int32(31))
 
 
 def vector(value: float, rows: int) -> Array:

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._copies import (
     clear_copied,
     copy_in,
@@ -66,7 +68,7 @@ class Stream:
         return self.tiles.shape[1]
 
     def open(self) -> None:
-        """Signal that all places are free; for each warpgroup that reads, before the first piece."""
+        """Signal that all places are free; for each warpgroup that reads, before any piece."""
         for place in range(self.steps):
             plgpu.barrier_arrive(self.free.at[place])
 
@@ -114,7 +116,7 @@ class Stream:
 
     def nothing_owed(self) -> "Owed":
         """What `settle` has nothing to do for."""
-        return Owed(jnp.int32(0), jnp.int32(self.rows))
+        return Owed(np.int32(0), np.int32(self.rows))
 
     def settle(self, owed: "Owed") -> None:
         """Clear the rows of a piece behind the valid length, when its copy has arrived."""
@@ -196,9 +198,9 @@ class Source:
         """The index into the first three axes of `rows` rows, all in one page."""
         if self.pages is None:
             return self.batch, pl.ds(first, rows), self.head
-        size = jnp.int32(self.ref.shape[1])
+        size = np.int32(self.ref.shape[1])
         # A tile may extend past the last page. Those keys are masked, but some page must be read.
-        page = jnp.minimum(lax.div(first, size), self.pages.shape[1] - 1)
+        page = i32.minimum(lax.div(first, size), self.pages.shape[1] - 1)
         return self.pages[self.batch, page], pl.ds(lax.rem(first, size), rows), self.head
 
 

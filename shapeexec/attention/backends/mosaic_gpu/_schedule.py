@@ -25,6 +25,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
@@ -69,7 +70,7 @@ class LookUp:
         def part(number: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
             carry, following = state
             is_first = number == 0
-            begin, end = jnp.where(is_first, 0, first), jnp.where(is_first, first, count)
+            begin, end = i32.where(is_first, 0, first), i32.where(is_first, first, count)
             carry = lax.fori_loop(begin, end, send, carry)
             return carry, branch(is_first, self.call, lambda: following)
 
@@ -82,7 +83,7 @@ class LookUp:
 
         Who looks up earlier takes an item that it begins late, and another program would not.
         """
-        return self.amid(send, initial, first=jnp.maximum(count - _LAST, 0), count=count)
+        return self.amid(send, initial, first=i32.maximum(count - _LAST, 0), count=count)
 
     def only_if(self, is_due: Array) -> "LookUp":
         """Looks up if it `is_due`, bool[]; else it returns what was known before."""
@@ -127,7 +128,7 @@ class Programs:
 
     def rests(self, warpgroup: Array) -> Array:
         """Whether another program computes the rows of this warpgroup, bool[]."""
-        return self._are_shared & (lax.rem(self.me, jnp.int32(WARPGROUPS)) != warpgroup)
+        return self._are_shared & (lax.rem(self.me, np.int32(WARPGROUPS)) != warpgroup)
 
     @property
     def _are_shared(self) -> Array:
@@ -139,7 +140,7 @@ class Programs:
         first = self.me * self.together
         if not self.halves:
             return first
-        return jnp.where(self._are_shared, lax.div(first, jnp.int32(WARPGROUPS)), first)
+        return i32.where(self._are_shared, lax.div(first, np.int32(WARPGROUPS)), first)
 
     def produce(self, begin: Callable[..., Any], stream: Callable[..., Any], start: Any = 0) -> Any:
         """Take items and stream their operands; for the warpgroup that moves memory.
@@ -167,9 +168,9 @@ class Programs:
             ring, (following, number) = stream(item, slot, ring, next_one)
             return following, taken + 1, ring, number
 
-        ring = jax.tree.map(jnp.int32, start)
+        ring = jax.tree.map(np.int32, start)
         first = self.first()
-        start = (self.table.item(first), jnp.int32(0), ring, first)
+        start = (self.table.item(first), np.int32(0), ring, first)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
         for _ in range(self.copies):
@@ -200,7 +201,7 @@ class Programs:
 
         for slot in range(self.slots):
             plgpu.barrier_arrive(self.free.at[slot])
-        start = (receive(jnp.int32(0)), jnp.int32(0), jax.tree.map(jnp.int32, start))
+        start = (receive(np.int32(0)), np.int32(0), jax.tree.map(np.int32, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 
     def posted(self, slot: Array) -> Item:
@@ -217,8 +218,8 @@ class Programs:
         """The number of the item that this program takes after this one."""
         if self.counter is None:
             following = number + 1
-            is_last = lax.rem(following, jnp.int32(self.together)) == 0
-            return following + jnp.where(is_last, (self.count - 1) * self.together, 0)
+            is_last = lax.rem(following, np.int32(self.together)) == 0
+            return following + i32.where(is_last, (self.count - 1) * self.together, 0)
         return self.count + take(self.counter, self.word)
 
 

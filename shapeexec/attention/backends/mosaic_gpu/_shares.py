@@ -124,7 +124,7 @@ class Shares:
             units = [self._before(jnp.minimum(i, self.groups)) for i in asked]
             return group + candidates * sum(jnp.where(x <= unit, 1, 0) for x in units), candidates
 
-        carry = jnp.int32(0), self.groups + 1
+        carry = np.int32(0), self.groups + 1
         if isinstance(self.groups, int):
             while carry[1] > 1:
                 carry = narrowed(carry)

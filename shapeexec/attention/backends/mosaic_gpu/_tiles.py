@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends._reach import Reach
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
@@ -118,14 +120,14 @@ class FirstTiles:
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """See `ListRefs`."""
         del batch, head
-        return self.reach.order(place, length, of_row=self.of_row)
+        return self.reach.order(place, length, of_row=self.of_row, xp=i32)
 
     def bounds(
         self, item: "Item", head: Array, lengths: tuple[Array, Array]
     ) -> tuple[Array, Array]:
         """See `ListRefs`."""
         del head
-        return self.reach.bounds(item.row, lengths, tile=(self.of_row, TILE))
+        return self.reach.bounds(item.row, lengths, tile=(self.of_row, TILE), xp=i32)
 
     def tile(self, item: "Item", head: Array, place: Array) -> Array:
         """See `ListRefs`."""
@@ -207,7 +209,7 @@ class Item(NamedTuple):
         """The number of pieces of this many rows, by which the position in the ring advances."""
         if rows == TILE:
             return self.count
-        return self.count * (TILE // rows) - lax.div(self.behind, jnp.int32(rows))
+        return self.count * (TILE // rows) - lax.div(self.behind, np.int32(rows))
 
     def full_pieces(self, rows: int) -> Array:
         """The number of `pieces` that need no mask, of tiles at the beginning of the list."""
@@ -310,31 +312,31 @@ class Table(NamedTuple):
         has_one_row = isinstance(rows, int) and rows == 1
         is_in_turn = has_one_row or self.in_order or self.lists.are_in_turn
         find = self.divide if is_in_turn else self._in_sections
-        head, row = find(jnp.minimum(number, total - 1), rows)
+        head, row = find(i32.minimum(number, total - 1), rows)
         batch, head = divided(self._sections.first + head, self.heads)
         lengths = self.lengths.of(batch)
         if not is_in_turn:
             length = lengths[0 if self.side == "query" else 1]
             row = self.lists.row(batch, head * self.group, row, length)
         item = self._item_of(batch, head, row, lengths)
-        return item._replace(batch=jnp.where(number < total, batch, -1))
+        return item._replace(batch=i32.where(number < total, batch, -1))
 
     def _in_sections(self, number: Array, rows: Size) -> tuple[Array, Array]:
         """The head of an item, counted in the sections, and its place in the head's order."""
         _, all_heads, _, at_once, last = self._sections
         is_last = number >= last * rows
-        first = jnp.where(is_last, last, self.divide(number, at_once * rows)[0] * at_once)
-        heads = jnp.where(is_last, all_heads - last, at_once)
+        first = i32.where(is_last, last, self.divide(number, at_once * rows)[0] * at_once)
+        heads = i32.where(is_last, all_heads - last, at_once)
         place, head = self.divide(number - first * rows, heads)
         return first + head, place
 
     def first_item(self, batch: Array, head: Array) -> Item:
         """The item of the first row of a head."""
-        return self._item_of(batch, head, jnp.int32(0), self.lengths.of(batch))
+        return self._item_of(batch, head, np.int32(0), self.lengths.of(batch))
 
     def _item_of(self, batch: Array, head: Array, row: Array, lengths: tuple[Array, Array]) -> Item:
         """The item of a row, with the tiles of the first of the lists' heads."""
-        zero = jnp.int32(0)
+        zero = np.int32(0)
         item = Item(batch, head, row, zero, zero, zero, *lengths)
         return self.of_head(item, head * self.group)
 
@@ -345,12 +347,12 @@ class Table(NamedTuple):
             along, across = across, along
         has_any = item.row * self.lists.of_row < along
         bounds = self.lists.bounds(item, head, (along, across))
-        full, count = (jnp.where(has_any, x, 0) for x in bounds)
-        behind = jnp.int32(0)
+        full, count = (i32.where(has_any, x, 0) for x in bounds)
+        behind = np.int32(0)
         if self.overhangs:
             # If a tile extends past the end, it is the last one: partial ones come last, in order.
-            last = self._tile(item, head, jnp.maximum(count, 1) - 1)
-            behind = jnp.where(count > 0, jnp.maximum((last + 1) * TILE - across, 0), 0)
+            last = self._tile(item, head, i32.maximum(count, 1) - 1)
+            behind = i32.where(count > 0, i32.maximum((last + 1) * TILE - across, 0), 0)
         return item._replace(full=full, count=count, behind=behind)
 
     def first_column(self, item: Item, step: Array, size: int) -> Array:
@@ -359,12 +361,12 @@ class Table(NamedTuple):
         return self._tile(item, item.head, place) * TILE + piece * size
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
-        return jnp.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
+        return np.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
 
 
 def place_of(position: Array, places: int) -> Array:
     """The place in a ring with this many places of a position, which counts from 0."""
-    return lax.rem(position, jnp.int32(places))
+    return lax.rem(position, np.int32(places))
 
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -225,7 +226,7 @@ class Held(Single):
 
     def add(self, part: Array, summand: Summand) -> None:
         """See `Total`. It exists: it is its warpgroup's turn, and all earlier ones are added."""
-        place = self.sums.at[jax.lax.div(summand.first, jnp.int32(PIECE))]
+        place = self.sums.at[jax.lax.div(summand.first, np.int32(PIECE))]
         place[...] = _loaded(place) + part
 
     def close(self, item: Item, turn: Callable[[int], Array]) -> None:
