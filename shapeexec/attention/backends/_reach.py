@@ -74,4 +74,5 @@ def divide(number: Any, by: Any, *, xp: Any) -> Any:
 
     A traced `//` would be several operations.
     """
-    return number // np.int32(by) if xp is np else lax.div(number, np.int32(by))
+    divisor = np.int32(by) if isinstance(by, int) else by
+    return number // divisor if xp is np else lax.div(number, divisor)
