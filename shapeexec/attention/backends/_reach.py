@@ -58,6 +58,11 @@ class Reach:
             return True
         return not self.from_end and self.offset % keys == 0 and keys % queries == 0
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a query may see no key, where all keys are valid."""
+        return self.offset is not None and (self.from_end or self.offset < 0)
+
     def _keys(self, query: Any, lengths: tuple[Any, Any], *, xp: Any) -> Any:
         """The number of valid keys that a query sees."""
         query_length, key_length = lengths

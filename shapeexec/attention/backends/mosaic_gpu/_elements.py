@@ -209,12 +209,19 @@ class ItemElements:
         # backward pass the weights of those would be infinite if all other scores are far below 0.
         return mask_columns(self.item.key_length, begin, scores, masked)
 
-    def masked_if(self, partial: Array, begins: Ref, place: Array, scores: Array) -> Array:
-        """`masked` if the tile is partial, bool[]; else, and if nothing is masked, the scores."""
+    def masked_if(self, partial: Array | None, begins: Ref, place: Array, scores: Array) -> Array:
+        """`masked` if the tile is partial; else, and if nothing is masked, the scores.
+
+        Args:
+            partial: bool[]; None: it is.
+            begins: See `biased`.
+            place: See `allows`.
+            scores: See `biased`.
+        """
         if self.elements.mask_nothing:
             return scores
         masked = functools.partial(self.masked, begins, place)
-        return branch(partial, masked, lambda x: x, scores)
+        return masked(scores) if partial is None else branch(partial, masked, lambda x: x, scores)
 
     def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
         """Scores of a tile, scaled and with their bias; as they are if there is none.

@@ -208,17 +208,20 @@ class _Kernel:
         first_query = self.block.first_row(item)
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
 
-        @when(item.count == 0)
-        def _nothing() -> None:
+        def of_none() -> None:
             self.block.products.clear(out, np.int32(0))
             for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 
-        @when(item.count > 0)
-        def _something() -> None:
+        def of_some() -> None:
             sums = _ItemSoftmax.of(self, item, mine, first_query, start).run()
             self._store(sums, self.block.queue.posted(slot), out, of_rows)
 
+        if self.block.queue.table.may_be_empty:
+            when(item.count == 0)(of_none)
+            when(item.count > 0)(of_some)
+        else:
+            of_some()
         plgpu.commit_smem()
         item = self.block.queue.posted(slot)
         first_query = self.block.first_row(item)
@@ -337,8 +340,8 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tile(place).transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        is_backwards, full = self.kernel.is_backwards, self.item.full
-        is_partial = full < self.item.count if is_backwards else full == 0
+        # Backwards it is a row's last piece: that few of these are full is not worth a branch.
+        is_partial = None if self.kernel.is_backwards else self.item.full == 0
         scores = self.rule.masked_if(is_partial, keys.begins, place, scores)
         keys.release(self.start)
         initial = self.kernel.config.weights.initial

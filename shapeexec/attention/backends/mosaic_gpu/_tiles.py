@@ -68,6 +68,11 @@ class ListRefs(NamedTuple):
         """Whether only the last tile of a row may need a mask for its valid queries."""
         return False
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a row with a valid query may have no tile, where all keys are valid."""
+        return True
+
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """The row at a place of a head's order; `length`: the valid length along the rows."""
         del length
@@ -116,6 +121,11 @@ class FirstTiles:
     def end_in_one(self) -> bool:
         """See `ListRefs`."""
         return self.reach.ends_in_one((self.of_row, TILE))
+
+    @property
+    def may_be_empty(self) -> bool:
+        """See `ListRefs`."""
+        return self.reach.may_be_empty
 
     def row(self, batch: Array, head: Array, place: Array, length: Array) -> Array:
         """See `ListRefs`."""
@@ -281,6 +291,11 @@ class Table(NamedTuple):
         takes microseconds. If not it looks up earlier, or the next item would be late.
         """
         return self.longest < MANY and self.longest * TILE <= rows
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether an item may have no tile."""
+        return self.overhangs or self.lists.may_be_empty
 
     @property
     def rows(self) -> Size:
