@@ -337,6 +337,16 @@ def test_which_reaches_leave_a_mask_to_the_last_tile_alone(tile, offset, from_en
         assert reach.ends_in_one(tile) == is_known
 
 
+@pytest.mark.parametrize("from_end", [False, True])
+@pytest.mark.parametrize("offset", [None, 0, 1, 64, -1, -128])
+def test_which_reaches_may_leave_a_row_without_tiles(offset, from_end):
+    reach, counts = Reach(offset, from_end), []
+    for lengths in itertools.product([1, 100, 256], [1, 64, 255, 700]):
+        rows = np.arange(-(-lengths[0] // 128))
+        counts += [*reach.bounds(rows, lengths, tile=(128, 128), xp=np)[1] + 0 * rows]
+    assert reach.may_be_empty == (min(counts) == 0)
+
+
 @pytest.mark.parametrize(
     "mask",
     [
