@@ -17,11 +17,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._config import ANY_LENGTH, Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._divided import QUOTIENTS
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
@@ -209,7 +209,7 @@ def keep(
         side: Whether the rows of the lists are of queries or of keys.
     """
     queries, keys, longest = (sizes[i] for i in range(1, 4))
-    rows = lax.div(queries if side == "query" else keys, np.int32(TILE))
+    rows = lax.div(queries if side == "query" else keys, i32.constant(TILE))
     products.put(kept, [queries, keys, longest, rows, first])
 
 

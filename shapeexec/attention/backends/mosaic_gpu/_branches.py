@@ -11,8 +11,9 @@ These convert their condition to a number, and Mosaic starts ptxas for each such
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from jax import Array, lax
+
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 
 
 def branch(
@@ -26,7 +27,7 @@ def branch(
         no: Called with them if not; it returns the same shapes and dtypes.
         *operands: Arrays.
     """
-    number = lax.select(condition, np.int32(1), np.int32(0))
+    number = lax.select(condition, i32.constant(1), i32.constant(0))
     return lax.switch(number, (no, yes), *operands)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from shapeexec import _compat
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 
 
 class Condition:
@@ -92,7 +93,7 @@ def _step(eqn: Any, operands: list[Any]) -> list[Any]:
 
 
 def _as_array(condition: Condition) -> Array:
-    return condition.choose(np.int32(1), np.int32(0)) != 0
+    return condition.choose(i32.constant(1), i32.constant(0)) != 0
 
 
 def _xor(one: Any, other: Any) -> Condition:

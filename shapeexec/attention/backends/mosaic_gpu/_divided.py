@@ -12,10 +12,10 @@ corrected. It is written twice: for arrays, and for threads as one operation, wh
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
 
@@ -31,13 +31,15 @@ def divided(number: Array, by: Size) -> tuple[Array, Array]:
         by: Positive; if it is known later, the quotient is below `QUOTIENTS`.
     """
     if isinstance(by, int):
-        divisor = np.int32(by)
+        divisor = i32.constant(by)
         return lax.div(number, divisor), lax.rem(number, divisor)
     # The product is wrong by less than 1 / 2, so the quotient by no more than 1.
     quotient = (number.astype(jnp.float32) * (1 / by.astype(jnp.float32))).astype(jnp.int32)
     rest = number - quotient * by
     # A select, for a bool made a number starts ptxas (`_branches`).
-    change = jnp.where(rest < 0, np.int32(-1), jnp.where(rest >= by, np.int32(1), np.int32(0)))
+    change = jnp.where(
+        rest < 0, i32.constant(-1), jnp.where(rest >= by, i32.constant(1), i32.constant(0))
+    )
     return quotient + change, rest - change * by
 
 

@@ -319,7 +319,7 @@ class TilePositions:
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
         if (packing := elements.packing) is not None:
-            rows, count = self.query, np.int32(packing.pitch)
+            rows, count = self.query, i32.constant(packing.pitch)
             self.query = lax.rem(rows, count)
             if packing.heads > 1:
                 self.head = item.head * packing.heads + lax.div(rows, count)
@@ -354,7 +354,7 @@ class TilePositions:
         if array.use.side is not None:
             return self._vector(array)
         if array.ref.shape[2:] == (1, 1):
-            return array.element(self.batch, self._list_head, np.int32(0), np.int32(0))
+            return array.element(self.batch, self._list_head, i32.constant(0), i32.constant(0))
         lead = at_or_0(array.ref, self.batch, self._list_head)
         rows, columns = (
             pl.ds(self._first[side], size)
@@ -365,7 +365,7 @@ class TilePositions:
 
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
-        at = (lax.div(first, np.int32(n)) for first, n in zip(self._first, tile, strict=True))
+        at = (lax.div(first, i32.constant(n)) for first, n in zip(self._first, tile, strict=True))
         return array.value(array.ref[(*at_or_0(array.ref, self.batch, self._list_head), *at)])
 
     def of_table(self, array: Leaf, index: Array) -> Array:

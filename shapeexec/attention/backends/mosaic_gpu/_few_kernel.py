@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -124,7 +123,7 @@ def _told_apart(
     examples, _, keys, longest = (named["sparsity"].sizes[i] for i in range(4))
     sizes = {"S": keys, "longest": longest}
     if (page_size := config.signature.page_size) is not None:
-        sizes["pages"] = lax.div(keys, np.int32(page_size))
+        sizes["pages"] = lax.div(keys, i32.constant(page_size))
     named = _any_length.told_apart(axes, named, sizes=sizes)
     shares, heads = named["shares"], config.signature.query_heads // packing.heads
     groups = examples * (heads // shares.alike)
@@ -189,14 +188,14 @@ class _Kernel:
             ring += visited * segment.pieces
             return which + 1, shares.end(low, tiles), number + visited, ring, following
 
-        zero, first = np.int32(0), shares.holder(begin)
+        zero, first = i32.constant(0), shares.holder(begin)
         initial = (first, begin, zero, zero, self._list(first))
         *_, number, ring, _ = lax.while_loop(lambda carry: carry[1] < end, step, initial)
         return number, ring
 
     def _list(self, which: Array) -> tuple[Array, Array, Item]:
         """The bounds of a list (see `Shares.bounds`), and its item."""
-        heads = np.int32(self.config.signature.query_heads // self.packing.heads)
+        heads = i32.constant(self.config.signature.query_heads // self.packing.heads)
         given = self.shares.given(which)
         batch, head = lax.div(given, heads), lax.rem(given, heads)
         return *self.shares.bounds(which), self._table.first_item(batch, head)
@@ -208,7 +207,7 @@ class _Kernel:
         rows = self.packing.pitch if self.packing.by_head else self.queries.rows
         self.queries.send_together(sources, number, rows=rows)
         shared = self.config.signature.group // self.packing.heads
-        head = lax.div(item.head, np.int32(shared))
+        head = lax.div(item.head, i32.constant(shared))
         columns = self.elements.sources(item)
         of_item = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key = of_item(self.k, vectors=columns, pages=self.pages).located()
@@ -223,7 +222,7 @@ class _Kernel:
 
     def _queries_of(self, segment: _Segment) -> list[Source]:
         """The sources of a segment's queries; see `packed_queries`."""
-        heads, rows = self.packing.heads, np.int32(self.packing.rows)
+        heads, rows = self.packing.heads, i32.constant(self.packing.rows)
         if not self.packing.by_head:
             return [Source(self.q, segment.number, segment.number * 0, rows)]
         first = segment.item.head * heads

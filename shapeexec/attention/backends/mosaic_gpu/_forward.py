@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -163,7 +162,7 @@ class _Kernel:
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send an item's keys and values; see `Kernel.stream`."""
         del slot
-        head = lax.div(item.head, np.int32(self.config.signature.group))
+        head = lax.div(item.head, i32.constant(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
         key, value = (
@@ -209,7 +208,7 @@ class _Kernel:
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
 
         def of_none() -> None:
-            self.block.products.clear(out, np.int32(0))
+            self.block.products.clear(out, i32.constant(0))
             for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 

@@ -16,7 +16,6 @@ import functools
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -136,10 +135,10 @@ class _Kernel:
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send keys and gradients of scores; see `Kernel.stream`."""
         del slot
-        head = lax.div(item.head, np.int32(self.config.signature.group))
+        head = lax.div(item.head, i32.constant(self.config.signature.group))
         key = Source(self.k, item.batch, head, item.key_length).located()
         # All of its rows are read: nothing of it is behind a valid length that keys are not.
-        zero = np.int32(0)
+        zero = i32.constant(0)
         score = Source(self.d_scores, 0, zero, zero)
         of_array = head_of(item, self.config, self.block, group=1)
         first_query = item.row * self.lists.of_row

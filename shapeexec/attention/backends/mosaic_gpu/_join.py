@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._reals import (
     Real,
     choose,
@@ -117,7 +117,7 @@ def joined_output(
         which, group = lax.axis_index("list"), lax.axis_index("queries")
         of_lists = dataclasses.replace(shares, sums=sums)
         place, count = of_lists.parts_of(which)
-        given, of_example = of_lists.given(which), np.int32(lists_of_example)
+        given, of_example = of_lists.given(which), i32.constant(lists_of_example)
         example, head = lax.div(given, of_example), lax.rem(given, of_example)
         out = refs[-1].at[example]
         scalars = group, place, count, head * packing.heads

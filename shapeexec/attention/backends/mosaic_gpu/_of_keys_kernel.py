@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _into_queries
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
@@ -122,7 +122,7 @@ class _Kernel:
             begins, known = carry
             due = dataclasses.replace(look_up, before=known)
             if (group := self.config.signature.group) > 1:
-                due = due.only_if(lax.rem(of_head.head + 1, np.int32(group)) == 0)
+                due = due.only_if(lax.rem(of_head.head + 1, i32.constant(group)) == 0)
             end, last, following = self._send_head(of_head, begins, due)
             self._settle(last)
             return end, following
@@ -247,7 +247,7 @@ class _Kernel:
             return begins
 
         self.into.open(item)
-        last, count = rule.each_piece(step, np.int32(0), rows=PIECE), item.pieces(PIECE)
+        last, count = rule.each_piece(step, i32.constant(0), rows=PIECE), item.pieces(PIECE)
         summand = Summand(item, start + count - 1, last, count > 0)
         self.into.close(summand, self._operands(slot)[0])
         return start + count

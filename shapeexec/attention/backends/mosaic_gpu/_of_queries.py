@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -181,7 +180,7 @@ class _Kernel:
 
         outputs = self._outputs(item)
         lax.fori_loop(0, outputs, send_output, None)
-        head = lax.div(item.head, np.int32(self.config.signature.group))
+        head = lax.div(item.head, i32.constant(self.config.signature.group))
         ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key = ours(self.k, vectors=self.elements.sources(item)).located()
         value = ours(self.v).located()
@@ -203,7 +202,7 @@ class _Kernel:
     def _outputs(self, item: Item) -> Array:
         """The number of pieces of the output that hold valid rows."""
         valid = i32.minimum(i32.maximum(item.query_length - item.row * TILE, 0), TILE)
-        return lax.div(valid + (PIECE - 1), np.int32(PIECE))
+        return lax.div(valid + (PIECE - 1), i32.constant(PIECE))
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
         count = item.pieces(PIECE)
@@ -317,5 +316,5 @@ class _Kernel:
             self.keys.release(at_key + i)
             return begins
 
-        rule.each_piece(step, np.int32(0), rows=PIECE)
+        rule.each_piece(step, i32.constant(0), rows=PIECE)
         return products.read(total)

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _reals, _threads
 from shapeexec.attention.backends.mosaic_gpu._memory import Memory
 
@@ -101,7 +101,7 @@ def in_loop(index: Array, carried: Array) -> Array:
         index: The index of a tile in shared memory.
         carried: A value that the loop carries, i32[]; not negative, unknown to the compiler.
     """
-    return index + lax.shift_right_logical(carried, np.int32(31))
+    return index + lax.shift_right_logical(carried, i32.constant(31))
 
 
 def vector(value: float, rows: int) -> Array:

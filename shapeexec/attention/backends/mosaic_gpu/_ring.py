@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -116,7 +115,7 @@ class Stream:
 
     def nothing_owed(self) -> "Owed":
         """What `settle` has nothing to do for."""
-        return Owed(np.int32(0), np.int32(self.rows))
+        return Owed(i32.constant(0), i32.constant(self.rows))
 
     def settle(self, owed: "Owed") -> None:
         """Clear the rows of a piece behind the valid length, when its copy has arrived."""
@@ -198,7 +197,7 @@ class Source:
         """The index into the first three axes of `rows` rows, all in one page."""
         if self.pages is None:
             return self.batch, pl.ds(first, rows), self.head
-        size = np.int32(self.ref.shape[1])
+        size = i32.constant(self.ref.shape[1])
         # A tile may extend past the last page. Those keys are masked, but some page must be read.
         page = i32.minimum(lax.div(first, size), self.pages.shape[1] - 1)
         return self.pages[self.batch, page], pl.ds(lax.rem(first, size), rows), self.head

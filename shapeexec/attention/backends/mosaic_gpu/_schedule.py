@@ -128,7 +128,7 @@ class Programs:
 
     def rests(self, warpgroup: Array) -> Array:
         """Whether another program computes the rows of this warpgroup, bool[]."""
-        return self._are_shared & (lax.rem(self.me, np.int32(WARPGROUPS)) != warpgroup)
+        return self._are_shared & (lax.rem(self.me, i32.constant(WARPGROUPS)) != warpgroup)
 
     @property
     def _are_shared(self) -> Array:
@@ -140,7 +140,7 @@ class Programs:
         first = self.me * self.together
         if not self.halves:
             return first
-        return i32.where(self._are_shared, lax.div(first, np.int32(WARPGROUPS)), first)
+        return i32.where(self._are_shared, lax.div(first, i32.constant(WARPGROUPS)), first)
 
     def produce(self, begin: Callable[..., Any], stream: Callable[..., Any], start: Any = 0) -> Any:
         """Take items and stream their operands; for the warpgroup that moves memory.
@@ -168,9 +168,9 @@ class Programs:
             ring, (following, number) = stream(item, slot, ring, next_one)
             return following, taken + 1, ring, number
 
-        ring = jax.tree.map(np.int32, start)
+        ring = jax.tree.map(i32.constant, start)
         first = self.first()
-        start = (self.table.item(first), np.int32(0), ring, first)
+        start = (self.table.item(first), i32.constant(0), ring, first)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
         for _ in range(self.copies):
@@ -201,7 +201,7 @@ class Programs:
 
         for slot in range(self.slots):
             plgpu.barrier_arrive(self.free.at[slot])
-        start = (receive(np.int32(0)), np.int32(0), jax.tree.map(np.int32, start))
+        start = (receive(i32.constant(0)), i32.constant(0), jax.tree.map(i32.constant, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 
     def posted(self, slot: Array) -> Item:
@@ -218,7 +218,7 @@ class Programs:
         """The number of the item that this program takes after this one."""
         if self.counter is None:
             following = number + 1
-            is_last = lax.rem(following, np.int32(self.together)) == 0
+            is_last = lax.rem(following, i32.constant(self.together)) == 0
             return following + i32.where(is_last, (self.count - 1) * self.together, 0)
         return self.count + take(self.counter, self.word)
 

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec.attention.backends._reach import divide
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.masks._base import Array
 
@@ -124,7 +125,7 @@ class Shares:
             units = [self._before(jnp.minimum(i, self.groups)) for i in asked]
             return group + candidates * sum(jnp.where(x <= unit, 1, 0) for x in units), candidates
 
-        carry = np.int32(0), self.groups + 1
+        carry = i32.constant(0), self.groups + 1
         if isinstance(self.groups, int):
             while carry[1] > 1:
                 carry = narrowed(carry)

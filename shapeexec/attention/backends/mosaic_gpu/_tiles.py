@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -219,7 +218,7 @@ class Item(NamedTuple):
         """The number of pieces of this many rows, by which the position in the ring advances."""
         if rows == TILE:
             return self.count
-        return self.count * (TILE // rows) - lax.div(self.behind, np.int32(rows))
+        return self.count * (TILE // rows) - lax.div(self.behind, i32.constant(rows))
 
     def full_pieces(self, rows: int) -> Array:
         """The number of `pieces` that need no mask, of tiles at the beginning of the list."""
@@ -347,11 +346,11 @@ class Table(NamedTuple):
 
     def first_item(self, batch: Array, head: Array) -> Item:
         """The item of the first row of a head."""
-        return self._item_of(batch, head, np.int32(0), self.lengths.of(batch))
+        return self._item_of(batch, head, i32.constant(0), self.lengths.of(batch))
 
     def _item_of(self, batch: Array, head: Array, row: Array, lengths: tuple[Array, Array]) -> Item:
         """The item of a row, with the tiles of the first of the lists' heads."""
-        zero = np.int32(0)
+        zero = i32.constant(0)
         item = Item(batch, head, row, zero, zero, zero, *lengths)
         return self.of_head(item, head * self.group)
 
@@ -363,7 +362,7 @@ class Table(NamedTuple):
         has_any = item.row * self.lists.of_row < along
         bounds = self.lists.bounds(item, head, (along, across))
         full, count = (i32.where(has_any, x, 0) for x in bounds)
-        behind = np.int32(0)
+        behind = i32.constant(0)
         if self.overhangs:
             # If a tile extends past the end, it is the last one: partial ones come last, in order.
             last = self._tile(item, head, i32.maximum(count, 1) - 1)
@@ -376,12 +375,12 @@ class Table(NamedTuple):
         return self._tile(item, item.head, place) * TILE + piece * size
 
     def _tile(self, item: Item, head: Array, place: Array) -> Array:
-        return np.int32(0) if self.has_one_column else self.lists.tile(item, head, place)
+        return i32.constant(0) if self.has_one_column else self.lists.tile(item, head, place)
 
 
 def place_of(position: Array, places: int) -> Array:
     """The place in a ring with this many places of a position, which counts from 0."""
-    return lax.rem(position, np.int32(places))
+    return lax.rem(position, i32.constant(places))
 
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:

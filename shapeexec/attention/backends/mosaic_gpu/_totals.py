@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _gradients, _threads
+from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._branches import when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
@@ -226,7 +226,7 @@ class Held(Single):
 
     def add(self, part: Array, summand: Summand) -> None:
         """See `Total`. It exists: it is its warpgroup's turn, and all earlier ones are added."""
-        place = self.sums.at[jax.lax.div(summand.first, np.int32(PIECE))]
+        place = self.sums.at[jax.lax.div(summand.first, i32.constant(PIECE))]
         place[...] = _loaded(place) + part
 
     def close(self, item: Item, turn: Callable[[int], Array]) -> None:
