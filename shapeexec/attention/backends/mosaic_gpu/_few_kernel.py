@@ -24,7 +24,7 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._products import Products, along_rows, vector
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream, free_all
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, Table
 from shapeexec.attention.backends.mosaic_gpu._weights import add
@@ -91,24 +91,20 @@ def kernel(
         sparsity, refs = named.pop("sparsity"), named
     warpgroup = lax.axis_index("warpgroup")
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-    parts = parts_of(config)
-    of_keys, of_values = (Stream(**x, products=products, parts=parts) for x in (keys, values))
-    columns = of_keys.vectors
+    rings, parts = [Stream(**queries, products=products)], parts_of(config)
+    rings += [Stream(**x, products=products, parts=parts) for x in (keys, values)]
+    columns = rings[1].vectors
     elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
     statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
     running = _Kernel(
-        *(config, packing, sparsity, elements, products, warpgroup, readers),
-        queries=Stream(**queries, products=products),
-        keys=of_keys,
-        values=of_values,
+        *(config, packing, sparsity, elements, products, warpgroup, readers, *rings),
         statistics=statistics,
         **refs,
     )
 
     @when(warpgroup < readers)
     def _compute() -> None:
-        for one in (running.queries, of_keys, of_values):
-            one.open()
+        free_all(rings)
         running.walk(running.attend)
 
     @when(warpgroup == readers)

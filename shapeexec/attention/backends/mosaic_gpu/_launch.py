@@ -26,7 +26,7 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._ring import Stream
+from shapeexec.attention.backends.mosaic_gpu._ring import Stream, free_all
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item, Table
 
@@ -277,8 +277,7 @@ def run(
     @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
-        for one in streams:
-            one.open()
+        free_all(streams)
         block.queue.consume(_unless_shared(block, kernel.attend, skip), start)
         plgpu.wait_smem_to_gmem(0)
 

@@ -66,11 +66,6 @@ class Stream:
         """The number of rows in a piece."""
         return self.tiles.shape[1]
 
-    def open(self) -> None:
-        """Signal that all places are free; for each warpgroup that reads, before any piece."""
-        for place in range(self.steps):
-            plgpu.barrier_arrive(self.free.at[place])
-
     def send(self, source: "Source", first: Array, position: Array) -> None:
         """Start the copies of a piece as soon as its place is free."""
         self.settle(self.send_early(source, first, position))
@@ -150,6 +145,13 @@ class Stream:
     def _place(self, position: Array) -> Array:
         """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
+
+
+def free_all(streams: Sequence[Stream]) -> None:
+    """Signal that all places are free; for each warpgroup that reads, before any piece."""
+    for stream in streams:
+        for place in range(stream.steps):
+            plgpu.barrier_arrive(stream.free.at[place])
 
 
 class Owed(NamedTuple):
