@@ -1,5 +1,6 @@
 """The order in which the programs of a Hopper kernel take the rows of tiles, by arithmetic."""
 
+import dataclasses
 import heapq
 
 import jax
@@ -19,7 +20,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Sections,
     Table,
 )
-from shapeexec.attention.masks import Causal
+from shapeexec.attention.masks import Causal, Full, SlidingWindow
 from tests.attention.hopper import Case
 
 PROGRAMS = 132
@@ -35,6 +36,28 @@ SHAPES = [
     (2, 2, 600),
 ]
 """Examples, heads, and rows of a head."""
+
+
+@pytest.mark.parametrize(
+    ("mask", "queries", "keys", "behind", "may_be_empty"),
+    [
+        (Causal(), 256, 256, (False, False), False),
+        (Full(), 200, 256, (False, True), False),
+        (Full(), 256, 200, (True, False), True),
+        (Causal(-1), 256, 256, (False, False), True),
+        (Causal(align="end"), 256, 128, (False, False), True),
+        (SlidingWindow(3, 0), 256, 256, (False, False), True),
+    ],
+)
+def test_kernels_know_what_cannot_happen(mask, queries, keys, behind, may_be_empty):
+    case = Case("", mask, queries=queries, keys=keys)
+    prepared = prepare(case.signature, case.work(), bias=None, interpret=None)
+    assert tuple(map(prepared.config.reads_behind, ("query", "key"))) == behind
+    table = prepared.sparsity(side="query").table(prepared.config, side="query", in_order=False)
+    assert table.may_be_empty == may_be_empty
+    ragged = dataclasses.replace(case, sizes=([queries], [keys]))
+    prepared = prepare(ragged.signature, ragged.work(), bias=None, interpret=None)
+    assert all(map(prepared.config.reads_behind, ("query", "key")))
 
 
 @pytest.mark.parametrize(("batch", "heads", "rows"), SHAPES)

@@ -77,6 +77,7 @@ QUICK = (
     "two tiles",
     "tiles of each head",
     "any length",
+    "whole tiles",
 )
 
 

@@ -33,7 +33,7 @@ class Reach:
             row: The number of the row of tiles.
             lengths: The valid lengths of queries and keys.
             tile: Queries and keys of a tile.
-            xp: `numpy` or `jax.numpy`.
+            xp: `numpy`, or what has its `where`, `minimum` and `maximum` for traced numbers.
         """
         (of_row, of_column), first = tile, row * tile[0]
         last = xp.minimum(first + of_row, lengths[0]) - 1

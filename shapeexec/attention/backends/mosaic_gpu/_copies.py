@@ -35,7 +35,7 @@ def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
 
 
 def copy_in_parts(
-    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, parts: int
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array | None, *, parts: int
 ) -> None:
     """Start the copies of the parts of a tile that hold valid rows; each part arrives at `ready`.
 
@@ -44,25 +44,32 @@ def copy_in_parts(
         at: The example, the first row and the head.
         shared: See `copy_in`; where a part is left out, it keeps what it holds.
         ready: See `copy_in`.
-        valid: The number of valid rows; it may be negative, or exceed the number of rows.
-        parts: The number of parts; 1: the whole tile is copied.
+        valid: The number of valid rows; it may be negative, or exceed the number of rows. None:
+            all are.
+        parts: The number of parts.
     """
-    if parts == 1:
-        batch, first, head = at
-        copy_in(ref, (batch, pl.ds(first, shared.shape[0]), head), shared, ready)
-        return
     rows = shared.shape[0] // parts
     for part in range(parts):
         _copy_in_part(ref, at, shared, ready, valid, first=part * rows, rows=rows)
 
 
 def _copy_in_part(
-    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array, *, first: Any, rows: int
+    ref: Ref,
+    at: tuple[Any, ...],
+    shared: Ref,
+    ready: Ref,
+    valid: Array | None,
+    *,
+    first: Any,
+    rows: int,
 ) -> None:
     batch, begin, head = at
     place = batch, pl.ds(begin + first, rows), head
     copy = functools.partial(copy_in, ref, place, shared.at[pl.ds(first, rows)], ready)
-    branch(valid > first, copy, lambda: plgpu.barrier_arrive(ready))
+    if valid is None:
+        copy()
+    else:
+        branch(valid > first, copy, lambda: plgpu.barrier_arrive(ready))
 
 
 def copy_in_first(

@@ -155,8 +155,9 @@ class _Kernel:
         shared = self.block.products.part(self.queries, slot)
         ready = self.block.queue.ready.at[slot]
         at = (item.batch, item.row * TILE, item.head)
-        # Nobody reads queries without a key.
-        valid = i32.where(item.count > 0, item.query_length - item.row * TILE, 0)
+        valid = None
+        if self.config.signature.is_ragged:  # nobody reads queries without a key
+            valid = i32.where(item.count > 0, item.query_length - item.row * TILE, 0)
         copy_in_parts(self.q, at, shared, ready, valid, parts=self.config.parts)
 
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
@@ -339,7 +340,7 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tile(place).transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        # Backwards it is a row's last piece: that few of these are full is not worth a branch.
+        # Backwards it is a row's last piece. Most of these are partial, so there is no branch.
         is_partial = None if self.kernel.is_backwards else self.item.full == 0
         scores = self.rule.masked_if(is_partial, keys.begins, place, scores)
         keys.release(self.start)

@@ -83,12 +83,12 @@ class NotIntoQueries:
     """Replaces `IntoQueries` if another kernel computes dq: its methods only copy the keys."""
 
     def copy_keys(
-        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
+        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array | None
     ) -> None:
         """See `IntoQueries`."""
         copy_in_parts(ref, at, shared, ready, valid, parts=1)
 
-    def settle_keys(self, shared: Ref, ready: Ref, valid: Array) -> None:
+    def settle_keys(self, shared: Ref, ready: Ref, valid: Array | None) -> None:
         """See `IntoQueries`."""
 
     def open(self, item: Item) -> None:
@@ -132,11 +132,14 @@ class IntoQueries:
     crosses_ends: bool
 
     def copy_keys(
-        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
+        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array | None
     ) -> None:
-        """Start the copy of an item's keys from the first row of `at` on, if any is valid."""
-        if not self.crosses_ends:
-            copy_in_parts(ref, at, shared, ready, valid, parts=1)
+        """Start the copy of an item's keys from the first row of `at` on, if any is valid.
+
+        For the arguments see `copy_in_parts`.
+        """
+        if valid is None:
+            copy_in_parts(ref, at, shared, ready, None, parts=1)
             return
         batch, first, head = at
         place = batch, pl.ds(first, TILE), head
@@ -146,9 +149,9 @@ class IntoQueries:
             lambda: plgpu.barrier_arrive(ready),
         )
 
-    def settle_keys(self, shared: Ref, ready: Ref, valid: Array) -> None:
+    def settle_keys(self, shared: Ref, ready: Ref, valid: Array | None) -> None:
         """Clear the rows that `copy_keys` copied from behind the valid ones: dq sums over all."""
-        if not self.crosses_ends:
+        if valid is None:
             return
 
         @when(valid > 0)

@@ -101,15 +101,14 @@ class _Kernel:
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's keys and values."""
         first = item.row * TILE
-        at, valid = (item.batch, first, item.head), item.key_length - first
+        at, valid = (item.batch, first, item.head), self._valid(item)
         ready, (keys, values) = self.block.queue.ready.at[slot], self._operands(slot)
         copy_in_parts(self.v, at, values, ready, valid, parts=self.config.parts)
         self.into.copy_keys(self.k, at, keys, ready, valid)
 
     def stream(self, item: Item, slot: Array, start: Array, look_up: LookUp) -> tuple[Array, Any]:
         """Send the queries of each head; see `Kernel.stream`."""
-        valid = item.key_length - item.row * TILE
-        place = self._operands(slot)[0], self.block.queue.ready.at[slot], valid
+        place = self._operands(slot)[0], self.block.queue.ready.at[slot], self._valid(item)
         if self.config.signature.group == 1 and self.block.queue.table.fits(self._room):
             end, last, _ = self._send_head(item, start, None)
             following = look_up()
@@ -172,6 +171,10 @@ class _Kernel:
             return body(of_head, carry)
 
         return lax.fori_loop(0, group, step, carry)
+
+    def _valid(self, item: Item) -> Array | None:
+        """The number of an item's keys that are valid; it may exceed a tile's. None: all are."""
+        return item.key_length - item.row * TILE if self.config.overhangs else None
 
     @property
     def _room(self) -> int:

@@ -156,7 +156,8 @@ class _Kernel:
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries and of their numbers."""
         first = item.row * TILE
-        at, valid = (item.batch, first, item.head), item.query_length - first
+        at = item.batch, first, item.head
+        valid = item.query_length - first if self.config.signature.is_ragged else None
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
             tile = self.block.products.part(shared, slot)
