@@ -61,7 +61,7 @@ def test_a_room_imports_those_below_it_only():
         used = {room_of(name) for name in imports(path) if name.startswith("shapeexec.")}
         return set() if room in ABOVE else used - {room} - MAY_IMPORT[room]
 
-    assert {path: above(path) for path in FILES if above(path)} == {}
+    assert {path: rooms for path in FILES if (rooms := above(path))} == {}
 
 
 def test_every_room_has_its_row():

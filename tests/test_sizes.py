@@ -81,8 +81,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 def test_a_module_of_tests_is_short_and_its_tolerances_have_names():
     texts = {path: path.read_text() for path in TESTS}
     assert [path for path, text in texts.items() if len(text.splitlines()) > MODULE] == []
-    unnamed = {path: [*unnamed_tolerances(text)] for path, text in texts.items()}
-    assert {path: calls for path, calls in unnamed.items() if calls} == {}
+    found = ((path, [*unnamed_tolerances(text)]) for path, text in texts.items())
+    assert {path: calls for path, calls in found if calls} == {}
 
 
 def test_the_name_of_a_test_needs_no_other_to_be_understood():

@@ -237,7 +237,6 @@ CASES = [
     Case("two tiles, the second one longer", ~Causal(), queries=200, keys=256, heads=(1, 1)),
     Case("two tiles of queries", Causal(), queries=250, keys=100, heads=(1, 1)),
     Case("two tiles of keys", Causal(align="end"), queries=70, keys=180, heads=(1, 1)),
-    # Kernels that serve every length in whole tiles, from three on.
     Case("whole tiles, rows without keys", Causal(-128), queries=256, keys=256, heads=(1, 1)),
     Case(
         "whole tiles, blocks, rows without keys",
@@ -247,6 +246,7 @@ CASES = [
         heads=(1, 1),
     ),
     Case("whole tiles of queries", Full(), queries=128, keys=192, heads=(1, 1)),
+    # Kernels that serve every length in whole tiles, from three on.
     Case("any length, causal", Causal(), queries=384, keys=384, heads=(4, 2), batch=2),
     Case(
         "any length, more keys",

@@ -24,9 +24,16 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._products import Products, along_rows, vector
-from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream, free_all
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    TILE,
+    Item,
+    Packing,
+    Table,
+    free_all,
+)
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _PARTS = 4  # parts of a piece across the valid length, of which those behind it are not copied
@@ -104,7 +111,7 @@ def kernel(
 
     @when(warpgroup < readers)
     def _compute() -> None:
-        free_all(rings)
+        free_all(*(ring.free for ring in rings))
         running.walk(running.attend)
 
     @when(warpgroup == readers)

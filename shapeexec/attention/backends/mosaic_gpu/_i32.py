@@ -1,7 +1,7 @@
 """Functions of `jax.numpy` for the numbers of a kernel, i32[] each.
 
-Those of `jax.numpy` are traced as functions of their own, and take arrays of any shapes and dtypes:
-three times the calls of Python, of which the time to lower a kernel is made.
+JAX traces each of those by itself, for they take arrays of any shapes and dtypes. That is three
+times as many calls of Python, which is where the time to lower a kernel goes.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -14,7 +14,7 @@ from jax import Array, lax
 
 
 def constant(value: int) -> Array:
-    """A number that is known now: NumPy's, for to make JAX's takes 177 calls."""
+    """A number that is known now: NumPy's, as `jnp.int32` makes 177 calls of Python."""
     number: Any = np.int32(value)
     return number
 

@@ -26,9 +26,16 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._ring import Stream, free_all
+from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item, Table
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    ROWS,
+    TILE,
+    WARPGROUPS,
+    Item,
+    Table,
+    free_all,
+)
 
 _COUNTER = "counter"
 """The name of the array from which programs take the next item."""
@@ -277,7 +284,7 @@ def run(
     @when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
-        free_all(streams)
+        free_all(*(stream.free for stream in streams))
         block.queue.consume(_unless_shared(block, kernel.attend, skip), start)
         plgpu.wait_smem_to_gmem(0)
 

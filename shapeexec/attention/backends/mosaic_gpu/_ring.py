@@ -147,13 +147,6 @@ class Stream:
         return place_of(position, self.steps)
 
 
-def free_all(streams: Sequence[Stream]) -> None:
-    """Signal that all places are free; for each warpgroup that reads, before any piece."""
-    for stream in streams:
-        for place in range(stream.steps):
-            plgpu.barrier_arrive(stream.free.at[place])
-
-
 class Owed(NamedTuple):
     """A piece whose rows behind the valid length may have to be cleared yet. All i32[].
 

@@ -30,7 +30,13 @@ from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table, place_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    WARPGROUPS,
+    Item,
+    Table,
+    free_all,
+    place_of,
+)
 
 _LAST = 4
 """Pieces of an item that are sent when the next item is looked up; see `LookUp.late`."""
@@ -199,8 +205,7 @@ class Programs:
             plgpu.barrier_arrive(self.free.at[slot])
             return receive(taken + 1), taken + 1, ring
 
-        for slot in range(self.slots):
-            plgpu.barrier_arrive(self.free.at[slot])
+        free_all(self.free)
         start = (receive(i32.constant(0)), i32.constant(0), jax.tree.map(i32.constant, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 

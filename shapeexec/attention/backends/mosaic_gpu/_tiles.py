@@ -383,6 +383,17 @@ def place_of(position: Array, places: int) -> Array:
     return lax.rem(position, i32.constant(places))
 
 
+def free_all(*rings: Ref) -> None:
+    """Signal that all places of rings are free; for each warpgroup that reads, before it does.
+
+    Args:
+        *rings: The barriers `free` of each ring, one for each place.
+    """
+    for free in rings:
+        for place in range(free.shape[0]):
+            plgpu.barrier_arrive(free.at[place])
+
+
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
     """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
     sizes = ref.shape[: len(index)]
