@@ -35,15 +35,22 @@ def compiled_early(platform: str) -> Generator[None]:
         return
     _listen()
     known = set(_compat.lowered_mosaic_kernels())
+    with held_back():
+        yield
+    kernels = vars(_lowered).setdefault("kernels", {})
+    for digest, code in _compat.lowered_mosaic_kernels().items():
+        if digest not in known:
+            kernels[digest] = code
+
+
+@contextlib.contextmanager
+def held_back() -> Generator[None]:
+    """Kernels that this thread lowers inside are compiled with the next program lowered outside."""
     _lowered.depth = _depth() + 1
     try:
         yield
     finally:
         _lowered.depth = _depth() - 1
-    kernels = vars(_lowered).setdefault("kernels", {})
-    for digest, code in _compat.lowered_mosaic_kernels().items():
-        if digest not in known:
-            kernels[digest] = code
 
 
 def _depth() -> int:

@@ -124,6 +124,16 @@ def test_a_kernel_that_is_lowered_by_itself_is_no_program(monkeypatch):
     assert compiler.asked == [(b"one", b"1")]
 
 
+def test_kernels_that_are_held_back_are_compiled_with_the_next_program(monkeypatch):
+    compiler = Compiler(monkeypatch)
+    with pytest.raises(KeyError), _early.held_back():
+        compiler.lower(one="1")
+        assert not compiler.asked
+        raise KeyError
+    compiler.lower(one="1", two="2")
+    assert sorted(compiler.asked) == [(b"one", b"1"), (b"two", b"2")]
+
+
 def test_calls_that_are_lowered_at_once_compile_a_kernel_once(monkeypatch):
     compiler = Compiler(monkeypatch)
     with _early.compiled_early("cuda"), _early.compiled_early("cuda"):
