@@ -133,7 +133,7 @@ def test_buckets_know_nothing_of_jax(path):
 # does inside, which no user needs. A further one is a decision, and so a line here.
 DOORS = {
     "attention": """
-        _call_lists backends._base backends._device backends._kept backends._registry
+        _call_lists _early backends._base backends._device backends._kept backends._registry
         backends._tuning
     """,
     "bucketing": "_checks _fit _fit_joint _fitted _improve _laws _requests",
