@@ -116,12 +116,12 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
 )
 from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the name of the package
     MosaicKernel,
+    begin_mosaic_kernel,
     call_mosaic_kernel,
     compile_mosaic_kernel,
     know_mosaic_kernel,
     lowered_mosaic_kernels,
     mosaic_kernel,
-    name_mosaic_kernel,
     pallas_has,
     part_of_tiles,
 )

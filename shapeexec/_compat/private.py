@@ -83,6 +83,11 @@ _TABLE = (
     ("jax._src.util", "cache", _EVERY),
     ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
     ("jax.experimental.mosaic.gpu.core", "KNOWN_KERNELS", _EVERY),
+    (
+        "jax.experimental.mosaic.gpu.launch_context",
+        """Scratch._find_alloc_load_and_device_ptr Scratch.finalize_size""",
+        _EVERY,
+    ),
     ("jax.extend.backend", "get_backend", _EVERY),
     (
         "jax.extend.core",

@@ -66,7 +66,7 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         head, part = lax.div(program, by), lax.rem(program, by)
         of_head, scratch = [ref.at[head] for ref in refs[:5]], refs[5:]
         types = (plgpu.Layout.WG_SPLAT, *[plgpu.RefType()] * len(refs))
-        plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_lists"))()
+        plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, "attention_lists"))()
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_lists_of_head, grid))
         inline(part, *of_head, *scratch)
 

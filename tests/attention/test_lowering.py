@@ -204,6 +204,14 @@ def texts(lower_all, programs):
     return {text_of(code) for code in core.KNOWN_KERNELS.values()}
 
 
+@pytest.mark.parametrize("program", [gradient(64), few()], ids=["many queries", "few queries"])
+def test_descriptors_of_copies_are_passed_as_few_large_numbers(program):
+    for text in texts(map, [program]):
+        descriptors = text.count("call @mosaic_gpu_init_tma_desc")
+        passed = re.findall(r"= llvm\.load .* -> !llvm\.array<(\d+) x i(\d+)>", text)
+        assert passed == ([(str(2 * descriptors), "512")] if descriptors else [])
+
+
 def products_of(program):
     """How many products the text of a program's forward kernel has."""
     (text,) = (text for text in texts(map, [program]) if "wgmma.mma_async" in text)

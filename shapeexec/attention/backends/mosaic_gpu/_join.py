@@ -121,7 +121,7 @@ def joined_output(
         example, head = lax.div(given, of_example), lax.rem(given, of_example)
         out = refs[-1].at[example]
         scalars = group, place, count, head * packing.heads
-        plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, "attention_join"))()
+        plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, "attention_join"))()
         types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * len(refs)
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
         inline(*scalars, *refs[:-1], out)

@@ -176,5 +176,5 @@ class _Kernel:
         named |= dict(zip([*self.outputs, *self.scratch], refs[count:], strict=True))
         if self.interpret is None:
             name = f"attention_{'_'.join(self.made)}"
-            plgpu.inline_mgpu()(functools.partial(_compat.name_mosaic_kernel, name))()
+            plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, name))()
         self.body(**named)
