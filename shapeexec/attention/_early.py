@@ -45,7 +45,10 @@ def compiled_early(platform: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Generator[None]:
-    """Kernels that this thread lowers inside are compiled with the next program lowered outside."""
+    """Kernels lowered inside are compiled with the next program that this thread lowers outside.
+
+    If it lowers none, XLA compiles them where a program needs them.
+    """
     _lowered.depth = _depth() + 1
     try:
         yield

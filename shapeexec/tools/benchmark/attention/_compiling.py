@@ -1,6 +1,9 @@
 """A study: the seconds to lower and to compile each pass, one program at a time.
 
 Rows of the benchmark also hold these seconds, but while other programs compile. It times no calls.
+
+Mosaic keeps compiled kernels for the process. So what rows, other studies, contestants or passes
+have compiled before is not in the seconds of compiling: measure one of our names, and no rows.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
