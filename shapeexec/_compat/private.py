@@ -85,7 +85,7 @@ _TABLE = (
     ("jax.experimental.mosaic.gpu.core", "KNOWN_KERNELS", _EVERY),
     (
         "jax.experimental.mosaic.gpu.launch_context",
-        """Scratch._find_alloc_load_and_device_ptr Scratch.finalize_size""",
+        "Scratch._find_alloc_load_and_device_ptr Scratch.finalize_size",
         _EVERY,
     ),
     ("jax.extend.backend", "get_backend", _EVERY),

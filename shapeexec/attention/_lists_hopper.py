@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref, Side, TileLists, made
 from shapeexec.attention.backends.mosaic_gpu._start import start_grid
 from shapeexec.attention.backends.mosaic_gpu._threads import (
@@ -66,7 +65,6 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         head, part = lax.div(program, by), lax.rem(program, by)
         of_head, scratch = [ref.at[head] for ref in refs[:5]], refs[5:]
         types = (plgpu.Layout.WG_SPLAT, *[plgpu.RefType()] * len(refs))
-        plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, "attention_lists"))()
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_lists_of_head, grid))
         inline(part, *of_head, *scratch)
 

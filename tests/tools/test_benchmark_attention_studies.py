@@ -3,13 +3,11 @@
 import dataclasses
 import itertools
 import json
-import threading
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from shapeexec import _compat
 from shapeexec.__main__ import main
 from shapeexec.attention import _early
 from shapeexec.tools.benchmark.attention import _compiling, _launches, _traffic
@@ -24,6 +22,7 @@ from shapeexec.tools.benchmark.attention._problems import (
 )
 from shapeexec.tools.benchmark.attention._reference import WrongResultError
 from shapeexec.tools.benchmark.attention._report import AttentionReport
+from tests.attention.early import Compiler, wait
 
 SHAPE = "1x128x2x1x16:float32"
 HAS_KERNELS = jax.__version_info__ >= (0, 11)
@@ -70,25 +69,19 @@ def test_the_dtype_that_is_lowered_is_told_and_who_compiles_elsewhere_too():
 
 
 def test_kernels_begin_to_compile_when_the_lowering_that_is_timed_ends(monkeypatch):
-    known, asked, asked_before = {}, [], []
-    monkeypatch.setattr(_early, "_has_gpu", lambda: True)
-    monkeypatch.setattr(_early, "_claimed", set())
-    monkeypatch.setattr(_compat, "lowered_mosaic_kernels", lambda: dict(known))
-    monkeypatch.setattr(_compat, "compile_mosaic_kernel", lambda digest, _: asked.append(digest))
+    compiler, asked_before = Compiler(monkeypatch), []
 
     def attend(x):
-        asked_before.append([*asked])
+        asked_before.append([*compiler.asked])
         with _early.compiled_early("cuda"):
-            known[b"kernel"] = b"code"
+            compiler.known[b"kernel"] = b"code"
         return x
 
     contestant = SimpleNamespace(function=lambda cell: (attend, (jax.numpy.ones(2),)))
     assert _compiling._measured(contestant, None, platform=None).compile > 0
-    for thread in threading.enumerate():
-        if thread.name == _early.THREAD:
-            thread.join()
+    wait()
     assert asked_before == [[], []]  # it is lowered twice: first for its imports
-    assert asked == [b"kernel"]
+    assert compiler.asked == [(b"kernel", b"code")]
 
 
 @pytest.mark.parametrize("passes", ["forward", "both"])

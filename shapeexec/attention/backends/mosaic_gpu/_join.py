@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._reals import (
@@ -121,7 +120,6 @@ def joined_output(
         example, head = lax.div(given, of_example), lax.rem(given, of_example)
         out = refs[-1].at[example]
         scalars = group, place, count, head * packing.heads
-        plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, "attention_join"))()
         types = (plgpu.Layout.WG_SPLAT,) * len(scalars) + (plgpu.RefType(),) * len(refs)
         inline: Any = plgpu.inline_mgpu(arg_types=types)(functools.partial(_join, form))
         inline(*scalars, *refs[:-1], out)

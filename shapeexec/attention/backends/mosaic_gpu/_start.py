@@ -98,7 +98,7 @@ def start_grid(
     """Run body(*operands, *results, *scratch) in a warpgroup for each place of a grid.
 
     Args:
-        body: The kernel, which serves only the shapes of this call.
+        body: The kernel, which serves only the shapes of this call; it gets the function's name.
         operands: Arrays.
         results: Shapes and dtypes.
         grid: The sizes of the grid by the names of its axes.
@@ -106,9 +106,14 @@ def start_grid(
         scratch: Shared memory.
     """
 
+    @functools.wraps(body)
+    def named(*refs: Ref) -> None:
+        _begin(body.__name__)
+        body(*refs)
+
     def run(results: Sequence[jax.ShapeDtypeStruct], *arrays: Array) -> list[Array]:
         kernel = plgpu.kernel(
-            body,
+            named,
             out_type=list(results),
             scratch_types=list(scratch),
             grid=tuple(grid.values()),
@@ -120,6 +125,11 @@ def start_grid(
     no = [False] * len(operands)
     key = body.__qualname__, key, tuple(grid.items()), repr(scratch)
     return _any_batch.call(run, results, operands, changed=no, open_ended=no, key=key)
+
+
+def _begin(name: str) -> None:
+    """See `_compat.begin_mosaic_kernel`; on the device only."""
+    plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, name))()
 
 
 def _no(_: Any) -> bool:
@@ -175,6 +185,5 @@ class _Kernel:
         named = jax.tree.unflatten(self.structure, refs[:count])
         named |= dict(zip([*self.outputs, *self.scratch], refs[count:], strict=True))
         if self.interpret is None:
-            name = f"attention_{'_'.join(self.made)}"
-            plgpu.inline_mgpu()(functools.partial(_compat.begin_mosaic_kernel, name))()
+            _begin(f"attention_{'_'.join(self.made)}")
         self.body(**named)
