@@ -18,9 +18,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, TileLists, made
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
+from shapeexec.attention.backends.mosaic_gpu._scratch import Shared
 from shapeexec.attention.backends.mosaic_gpu._start import start_grid
 from shapeexec.attention.backends.mosaic_gpu._threads import (
     WARP,
@@ -75,9 +76,9 @@ def lists(kinds: Array, *, room: int, side: Side) -> TileLists:
         grid={"program": heads * programs},
         key=grid,
         scratch=[
-            plgpu.SMEM((queries * grid.pitch,), jnp.uint8),
-            plgpu.SMEM((rows,), jnp.int32),
-            plgpu.SMEM((rows,), jnp.int32),
+            Shared((queries * grid.pitch,), jnp.uint8),
+            Shared((rows,), jnp.int32),
+            Shared((rows,), jnp.int32),
         ],
     )
     tiles, full, counts, order = (x.reshape(*lead, *x.shape[1:]) for x in results)

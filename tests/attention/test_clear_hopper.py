@@ -14,7 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import WIDE
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE
 from tests.attention import lockstep
 
 BEFORE = 0x5A
@@ -46,7 +46,7 @@ def cleared(shape, place, rows, dtype):
     launch = plgpu.kernel(
         kernel,
         out_type=[jax.ShapeDtypeStruct((1,), jnp.int32)],
-        scratch_types=[plgpu.SMEM(shape, dtype, transforms=WIDE)],
+        scratch_types=[plgpu.SMEM(shape, dtype, transforms=WIDE.to_pallas())],
         num_threads=WARPGROUPS,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),

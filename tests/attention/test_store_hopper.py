@@ -14,7 +14,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _totals
 from shapeexec.attention.backends.mosaic_gpu._products import Products, load
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, WIDE, Packing
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
 from tests.attention import lockstep
 
 PACKINGS = [
@@ -73,7 +74,7 @@ def test_a_tile_is_stored_as_products_read_it(columns, warpgroups):
         products = Products()
         products.store(products.part(tiles, 1, mine), value)
 
-    tiles = plgpu.SMEM((places, rows, columns), jnp.bfloat16, transforms=WIDE)
+    tiles = plgpu.SMEM((places, rows, columns), jnp.bfloat16, transforms=WIDE.to_pallas())
     unused = [jax.ShapeDtypeStruct((1,), jnp.int32)]
     launch = launched(kernel, unused, warpgroups=warpgroups, scratch=[tiles])
     module = lockstep.kernel_of(launch, jnp.zeros(given.shape, jnp.bfloat16))

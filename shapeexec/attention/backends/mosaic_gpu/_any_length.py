@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -28,6 +27,7 @@ from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProd
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept, Merged
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule, text_of
+from shapeexec.attention.backends.mosaic_gpu._scratch import Shared
 from shapeexec.attention.backends.mosaic_gpu._tiles import MANY, ROWS, TILE
 
 _LARGEST = 2**31 - 1  # elements that i32 can count, of numbers per query and of lists
@@ -188,7 +188,7 @@ def _known(x: Array, *names: str | None) -> Axes:
 
 def scratch(axes: dict[str, Any] | None) -> dict[str, Any]:
     """Where a program keeps the sizes that a call has, if anything is merged."""
-    return {} if axes is None else {"kept": plgpu.SMEM((len(_KEPT),), jnp.int32)}
+    return {} if axes is None else {"kept": Shared((len(_KEPT),), jnp.int32)}
 
 
 def keep(

@@ -17,8 +17,6 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._config import Config
@@ -26,7 +24,9 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._into_queries import Made, NotIntoQueries
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item
 
 TALL = 2 * TILE
 """Queries whose dq one program sums, so that it reads the keys half as often."""
@@ -129,4 +129,4 @@ class IntoScores(NotIntoQueries):
 
 def scratch(dtype: Any) -> dict[str, Any]:
     """The scratch that `IntoScores` takes."""
-    return {"parts": plgpu.SMEM((WARPGROUPS, ROWS, PIECE), dtype, transforms=WIDE)}
+    return {"parts": Shared((WARPGROUPS, ROWS, PIECE), dtype, order=WIDE)}

@@ -13,11 +13,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
 
 QUOTIENTS = 1 << 20
 """All quotients by numbers that are known later must be below it."""

@@ -18,13 +18,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose, evaluate
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import load, mask_columns
 from shapeexec.attention.backends.mosaic_gpu._rules import (
     ArrayUse,

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _ring
 from shapeexec.attention.backends.mosaic_gpu._any_length import Axes
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._few_kernel import kernel, parts_of
+from shapeexec.attention.backends.mosaic_gpu._scratch import Barriers, Shared
 from shapeexec.attention.backends.mosaic_gpu._shares import Shares, can_be_shared
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._threads import STORED_COLUMNS
@@ -180,9 +180,9 @@ def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> 
         "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns, copies=form.copies),
         "keys": pieces(form.steps[0], columns=key_columns, vectors=vectors),
         "values": pieces(form.steps[1], columns=value_columns),
-        "cleared": plgpu.Barrier(num_arrivals=readers),
+        "cleared": Barriers(arrivals=readers),
     }
     if config.interpret is None:
         return scratch
     shapes = [(ROWS, rows), (ROWS, value_columns)]
-    return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
+    return scratch | {"pool": [Shared((readers, *shape), jnp.float32) for shape in shapes]}

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -32,17 +30,13 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._pieces import MOST_IN_RINGS, pieces
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, positions, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    ROWS,
-    TILE,
-    WARPGROUPS,
-    WIDE,
-    Item,
-)
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _MOST_HELD = 64  # columns of keys or values: with more it was slower to hold queries
@@ -61,7 +55,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, steps, rows=key_rows, dtype=q.dtype)
-    tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    tile = functools.partial(Shared, dtype=q.dtype, order=WIDE)
     vectors = sparsity.column_dtypes(config, side="query")
     of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
@@ -80,7 +74,7 @@ def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array)
             "keys": ring(columns=key_columns, vectors=vectors, tells=True),
             # 0 * padding may be NaN, so clear values behind the valid length.
             "values": ring(columns=value_columns, clears=config.overhangs),
-            "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
+            "of_rows": [Shared((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
         side="query",
         batch=batch,

@@ -17,8 +17,6 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -29,13 +27,14 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_out
 from shapeexec.attention.backends.mosaic_gpu._d_scores import ROWS_PER_KEY, Layout, head_of
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Shared
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
     TILE,
     WARPGROUPS,
-    WIDE,
     FirstTiles,
     Item,
     ListRefs,
@@ -84,7 +83,7 @@ def queries_from_scores(
             # 0 * padding may be NaN, so clear keys behind the valid length.
             "keys": ring(rows=PIECE, columns=columns, clears=config.overhangs),
             "scores": ring(rows=of_row, columns=PIECE),
-            "out": plgpu.SMEM((WARPGROUPS, ROWS, columns), dtype, transforms=WIDE),
+            "out": Shared((WARPGROUPS, ROWS, columns), dtype, order=WIDE),
         },
         side="query",
         batch=k.shape[0],

@@ -10,11 +10,11 @@ import dataclasses
 
 import jax
 from jax import Array
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products, clear_rows
 
 PIECE = 64  # rows of a piece in the ring

@@ -17,11 +17,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 from shapeexec.attention.backends.mosaic_gpu._tiles import place_of
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jax import Array
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _totals
@@ -33,15 +31,10 @@ from shapeexec.attention.backends.mosaic_gpu._copies import (
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products, clear_rows
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    ROWS,
-    TILE,
-    WARPGROUPS,
-    WIDE,
-    Item,
-    place_of,
-)
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Barriers, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item, place_of
 from shapeexec.attention.backends.mosaic_gpu._totals import Summand, Total
 
 _SLOTS = 3
@@ -278,7 +271,7 @@ def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     """The scratch that `into_queries` takes."""
     return {
         **_totals.scratch(config, dtype),
-        "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
-        "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
-        "landed": plgpu.Barrier(),
+        "d_scores": Shared((_SLOTS, TILE, PIECE), dtype, order=WIDE),
+        "met": Barriers(arrivals=WARPGROUPS),
+        "landed": Barriers(),
     }

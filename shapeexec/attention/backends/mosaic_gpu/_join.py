@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
 from shapeexec.attention.backends.mosaic_gpu._reals import (
     Real,
     choose,

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side
 from shapeexec.attention.backends.mosaic_gpu import _any_length, _schedule
@@ -25,8 +24,10 @@ from shapeexec.attention.backends.mosaic_gpu._branches import branch, when
 from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import Kept
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
+from shapeexec.attention.backends.mosaic_gpu._scratch import Shared
 from shapeexec.attention.backends.mosaic_gpu._start import OpenEnded, start
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -151,7 +152,7 @@ def _counter() -> dict[str, Array]:
 def _pool(config: Config, accumulators: list[tuple[int, int]]) -> dict[str, Any]:
     if config.interpret is None:
         return {}
-    return {"pool": [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]}
+    return {"pool": [Shared((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]}
 
 
 def _run_in_programs(

@@ -15,15 +15,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.mosaic import gpu as mgpu
-from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, memref
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _threads
-from shapeexec.attention.backends.mosaic_gpu._tiles import WIDE
+from shapeexec.attention.backends.mosaic_gpu._pallas import arith, ir, memref, mgpu, plgpu
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE
 
 
 class Memory:
@@ -61,7 +58,7 @@ class Memory:
         """
         made = plgpu.ShapeDtypeStruct(tile.shape, tile.dtype, layout=plgpu.Layout.WGMMA)
 
-        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(WIDE),), return_type=made)
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(WIDE.to_pallas()),), return_type=made)
         def load(_: Any, tile: Any) -> Any:
             return mgpu.FragmentedArray.load_tiled(tile, swizzle=128)
 
@@ -78,7 +75,7 @@ class Memory:
             value: [64, columns] of the same dtype, laid out as an accumulator.
         """
 
-        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(WIDE), plgpu.Layout.WGMMA))
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(WIDE.to_pallas()), plgpu.Layout.WGMMA))
         def store(_: Any, to: Any, value: Any) -> None:
             _threads.store_tile(to, value.registers)
 
@@ -93,7 +90,7 @@ class Memory:
             tile: [rows, columns] of 16 bits, laid out as products read it.
             first: i32[]; it may be negative, or behind the last row.
         """
-        types = (plgpu.RefType(WIDE), plgpu.Layout.WG_SPLAT)
+        types = (plgpu.RefType(WIDE.to_pallas()), plgpu.Layout.WG_SPLAT)
 
         @plgpu.inline_mgpu(arg_types=types)
         def clear(_: Any, tile: Any, first: Any) -> None:

@@ -11,9 +11,9 @@ import dataclasses
 from typing import Any
 
 from jax import Array
-from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl
 
 Size = int | Array
 

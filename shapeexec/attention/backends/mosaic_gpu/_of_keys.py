@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _d_scores, _into_queries, _ring, _totals
 from shapeexec.attention.backends.mosaic_gpu._config import Config, Sparsity
@@ -27,7 +26,8 @@ from shapeexec.attention.backends.mosaic_gpu._d_scores import Layout
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, room
 from shapeexec.attention.backends.mosaic_gpu._launch import launch
 from shapeexec.attention.backends.mosaic_gpu._of_keys_kernel import SHAPE, run_of_keys
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, tiles_of
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, tiles_of
 
 _MOST_COLUMNS = 256  # of dk and dv together, whose sums fit into registers
 
@@ -152,7 +152,7 @@ def _scratch(
     key_columns, value_columns = config.columns
     clears = config.reads_behind("key")
     ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=dtype, clears=clears)
-    tile = functools.partial(plgpu.SMEM, dtype=dtype, transforms=WIDE)
+    tile = functools.partial(Shared, dtype=dtype, order=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
     of_columns = sparsity.column_dtypes(config, side="key")
     return {

@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -35,6 +33,7 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import (
     NotIntoQueries,
 )
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, run
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_columns,
     in_loop,

@@ -17,8 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -29,6 +27,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in_parts, copy_
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, launch, run
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
     clear_rows,
@@ -38,7 +37,8 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Owed, Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._schedule import LookUp
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, Item
 
 _SHAPE = (ROWS, PIECE)
 _BLOCK = 64  # columns multiplied at a time: as many as there are free registers
@@ -76,9 +76,9 @@ def backward_of_queries(
     slots, steps = room(config)
     clears = config.overhangs
     ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=clears)
-    tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    tile = functools.partial(Shared, dtype=q.dtype, order=WIDE)
     rows, vectors = (of_weights, d_logsumexp), sparsity.column_dtypes(config, side="query")
-    of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
+    of_rows = [Shared((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
     whole = (batch, heads, whole_tiles(queries, TILE))
     return launch(
         config,
@@ -100,7 +100,7 @@ def backward_of_queries(
             "queries": tile((slots, TILE, key_columns)),
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": of_rows,
-            "addends": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
+            "addends": Shared((WARPGROUPS, ROWS), jnp.float32),
             # 0 * padding may be NaN, so clear keys and values behind the valid length.
             "keys": ring(columns=key_columns, vectors=vectors, tells=True),
             "values": ring(columns=value_columns),

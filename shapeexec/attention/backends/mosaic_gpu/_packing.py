@@ -18,7 +18,8 @@ from jax import Array
 
 from shapeexec.attention.backends._base import Signature, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._rules import ArrayUse, Rule
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROW_GROUP, ROWS, Packing
+from shapeexec.attention.backends.mosaic_gpu._scratch import ROW_GROUP
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, Packing
 
 _BY_HEAD = frozenset({"of_table", "of_tile"})  # roles whose arrays are read by one head at a time
 

@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _reals, _threads
 from shapeexec.attention.backends.mosaic_gpu._memory import Memory
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jax.experimental.mosaic import gpu as mgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, memref, vector
-from jaxlib.mlir.dialects import math as mlir_math
 
+from shapeexec.attention.backends.mosaic_gpu._pallas import arith, ir, memref, mgpu, vector
+from shapeexec.attention.backends.mosaic_gpu._pallas import math as mlir_math
 from shapeexec.attention.backends.mosaic_gpu._threads import Number, index_of
 
 

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
@@ -26,8 +24,10 @@ from shapeexec.attention.backends.mosaic_gpu._copies import (
 )
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._merged import located
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE, place_of
+from shapeexec.attention.backends.mosaic_gpu._scratch import WIDE, Barriers, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, place_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,10 +224,10 @@ def scratch(
         readers: The number of warpgroups that read each piece.
     """
     needed = {
-        "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
-        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=copies + len(vectors)),
-        "free": plgpu.Barrier(num_barriers=steps, num_arrivals=readers),
-        "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),
+        "tiles": Shared((steps, rows, columns), dtype, order=WIDE),
+        "ready": Barriers(count=steps, arrivals=copies + len(vectors)),
+        "free": Barriers(count=steps, arrivals=readers),
+        "vectors": tuple(Shared((steps, rows), kind) for kind in vectors),
     }
-    begins = {"begins": plgpu.SMEM((steps,), jnp.int32)} if tells else {}
-    return {**needed, **begins, **({"landed": plgpu.Barrier()} if clears else {})}
+    begins = {"begins": Shared((steps,), jnp.int32)} if tells else {}
+    return {**needed, **begins, **({"landed": Barriers()} if clears else {})}

@@ -19,17 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.experimental.mosaic import gpu as mgpu
-from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import llvm, memref
 
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu import _threads
 from shapeexec.attention.backends.mosaic_gpu._branches import branch
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
+from shapeexec.attention.backends.mosaic_gpu._pallas import ir, llvm, memref, mgpu, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products
+from shapeexec.attention.backends.mosaic_gpu._scratch import Barriers, Shared
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
     Item,
@@ -231,10 +229,10 @@ class Programs:
 def scratch(slots: int, copies: int) -> dict[str, Any]:
     """The scratch that `Programs` needs, by the names of its attributes."""
     return {
-        "posts": plgpu.SMEM((slots, 8), jnp.int32),
-        "ready": plgpu.Barrier(num_barriers=slots, num_arrivals=copies),
-        "free": plgpu.Barrier(num_barriers=slots, num_arrivals=WARPGROUPS),
-        "word": plgpu.SMEM((1,), jnp.int32),
+        "posts": Shared((slots, 8), jnp.int32),
+        "ready": Barriers(count=slots, arrivals=copies),
+        "free": Barriers(count=slots, arrivals=WARPGROUPS),
+        "word": Shared((1,), jnp.int32),
     }
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec import _compat
 from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _any_batch
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
+from shapeexec.attention.backends.mosaic_gpu._scratch import to_pallas
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
 
 
@@ -115,7 +116,7 @@ def start_grid(
         kernel = plgpu.kernel(
             named,
             out_type=list(results),
-            scratch_types=list(scratch),
+            scratch_types=to_pallas(list(scratch)),
             grid=tuple(grid.values()),
             grid_names=tuple(grid),
             compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
@@ -165,7 +166,7 @@ class _Kernel:
         made = plgpu.kernel(
             self.kernel,
             out_type=list(results),
-            scratch_types=list(self.scratch.values()),
+            scratch_types=to_pallas(list(self.scratch.values())),
             grid=(self.programs,),
             grid_names=("program",),
             num_threads=self.warpgroups + 1,

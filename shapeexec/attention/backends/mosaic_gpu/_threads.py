@@ -14,9 +14,16 @@ import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from jax.experimental.mosaic import gpu as mgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
+from shapeexec.attention.backends.mosaic_gpu._pallas import (
+    arith,
+    ir,
+    llvm,
+    memref,
+    mgpu,
+    nvvm,
+    scf,
+    vector,
+)
 
 WARP = 32
 """The threads of a warp, which run in step."""
@@ -31,7 +38,6 @@ STORED_COLUMNS = 16
 """The columns of a row that four threads store together: `store_rows` stores a multiple of them."""
 
 _BYTES_OF_ROW = 128  # of 64 elements
-_utils: Any = mgpu.utils
 
 
 class _OfThread(Protocol):
@@ -98,7 +104,7 @@ class Number:
 
 def number(value: int) -> Number:
     """A constant."""
-    return Number(_utils.c(value, _i32()))
+    return Number(mgpu.utils.c(value, _i32()))
 
 
 def splat(x: Number) -> Any:
@@ -108,7 +114,7 @@ def splat(x: Number) -> Any:
 
 def thread() -> Number:
     """The number of the thread within its warpgroup."""
-    return Number(_utils.thread_idx()) % WARPGROUP
+    return Number(mgpu.utils.thread_idx()) % WARPGROUP
 
 
 def where(condition: Number, one: "int | Number", other: "int | Number") -> Number:
@@ -143,7 +149,7 @@ def sum_of(x: T, threads: int) -> T:
     """The sum over each `threads` neighbours, a power of two up to a warp; all 32 take part."""
     distance = 1
     while distance < threads:
-        x += type(x)(_utils.shfl_bfly(x.value, distance))
+        x += type(x)(mgpu.utils.shfl_bfly(x.value, distance))
         distance *= 2
     return x
 
@@ -166,7 +172,7 @@ class Words:
     """
 
     def __init__(self, ref: Any, width: int) -> None:
-        self._start, self._width = _utils.memref_ptr(ref), width
+        self._start, self._width = mgpu.utils.memref_ptr(ref), width
 
     def load(self, byte: Number) -> Any:
         """The word that begins at a byte, which is a multiple of the width."""
@@ -178,7 +184,7 @@ class Words:
         llvm.store(word, self._at(byte), alignment=self._width)
 
     def _at(self, byte: Number) -> Any:
-        return _utils.getelementptr(self._start, [byte.value], ir.IntegerType.get_signless(8))
+        return mgpu.utils.getelementptr(self._start, [byte.value], ir.IntegerType.get_signless(8))
 
 
 def repeat(
@@ -212,13 +218,13 @@ def repeat(
 @contextlib.contextmanager
 def when(condition: Number) -> Generator[None]:
     """What the block writes is done only by threads of which a bool is true."""
-    with _utils.when(condition.value):
+    with mgpu.utils.when(condition.value):
         yield
 
 
 def wait_for_all() -> None:
     """Wait until all threads are here, and see what they have stored in shared memory."""
-    _utils.warpgroup_barrier()
+    mgpu.utils.warpgroup_barrier()
 
 
 @contextlib.contextmanager
@@ -228,7 +234,7 @@ def one_thread() -> Generator[None]:
     Mosaic's `single_thread` keeps in a variable of the process whether such a block is being
     written. If kernels are lowered by several threads of the host at once, some lose the condition.
     """
-    with _utils.when(_utils.single_thread_predicate(_utils.ThreadSubset.WARPGROUP)):
+    with mgpu.utils.when(mgpu.utils.single_thread_predicate(mgpu.utils.ThreadSubset.WARPGROUP)):
         yield
 
 
@@ -282,12 +288,12 @@ def store_tile(tile: Any, registers: Any) -> None:
     lane, warp = thread() % WARP, thread() // WARP
     row, matrix = lane % 8, lane // 8
     first = ((warp * 2 + matrix % 2) * wide * 8 + row) * _BYTES_OF_ROW
-    start, swizzled = _utils.memref_ptr(tile), matrix // 2 ^ row
+    start, swizzled = mgpu.utils.memref_ptr(tile), matrix // 2 ^ row
     shape = ir.Attribute.parse("#nvvm.ld_st_matrix_shape<m = 8, n = 8>")
     for group in range(0, len(groups), 2):
         byte = first + (swizzled ^ group % 8) * 16 + group // 8 * 8 * _BYTES_OF_ROW
-        at = _utils.getelementptr(start, [byte.value], ir.IntegerType.get_signless(8))
-        pairs = [_utils.bitcast(x, _i32()) for x in groups[group : group + 2].reshape(-1)]
+        at = mgpu.utils.getelementptr(start, [byte.value], ir.IntegerType.get_signless(8))
+        pairs = [mgpu.utils.bitcast(x, _i32()) for x in groups[group : group + 2].reshape(-1)]
         nvvm.stmatrix(at, pairs, nvvm.MMALayout.row, shape, nvvm.LdStMatrixEltType.B16)
 
 
@@ -352,7 +358,7 @@ def _four_columns(odd: Number, one: Any, other: Any) -> Any:
     An even thread gets its neighbour's of the first group, an odd one those of the second group.
     """
     is_odd = odd.equals(1).value
-    got = _utils.shfl_bfly(arith.select(is_odd, one, other), 1)
+    got = mgpu.utils.shfl_bfly(arith.select(is_odd, one, other), 1)
     low, high = arith.select(is_odd, got, one), arith.select(is_odd, other, got)
     return vector.shuffle(low, high, [0, 1, 2, 3])
 
@@ -367,7 +373,7 @@ def _like(start: Sequence[T], values: Any) -> list[T]:
 
 
 def _value(x: "int | Number") -> Any:
-    return x.value if isinstance(x, Number) else _utils.c(x, _i32())
+    return x.value if isinstance(x, Number) else mgpu.utils.c(x, _i32())
 
 
 def _i32() -> Any:
@@ -375,4 +381,4 @@ def _i32() -> Any:
 
 
 def _all_of_warp() -> Any:
-    return _utils.c(0xFFFFFFFF, _i32())
+    return mgpu.utils.c(0xFFFFFFFF, _i32())

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends._reach import Reach
 from shapeexec.attention.backends.mosaic_gpu import _i32 as i32
 from shapeexec.attention.backends.mosaic_gpu._divided import divided
 from shapeexec.attention.backends.mosaic_gpu._merged import Size
+from shapeexec.attention.backends.mosaic_gpu._pallas import plgpu
+from shapeexec.attention.backends.mosaic_gpu._scratch import ROW_GROUP
 
 TILE = 128  # queries and keys of a tile of the lists
 _SECTION = 128  # rows of the heads that are taken together: see `Table.item`
@@ -25,13 +26,6 @@ _LAST_COLUMNS = 8192  # columns of keys that the last ones have together, betwee
 MANY = 3  # tiles: how many more there are, kernels are not told
 WARPGROUPS = 2  # warpgroups that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
-_TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
-ROW_GROUP = 8  # rows lie in groups in shared memory; copies take whole groups
-WIDE = (_TRANSFORMS[0]((ROW_GROUP, 64)), _TRANSFORMS[1](128))  # of tiles that products read
-# The layout of f32 sums that are copied out: by lane, accumulators cannot be stored in plain rows.
-# An array that they are copied to has whole SUM_COLUMNS.
-SUM_COLUMNS = 32
-SUMS = (_TRANSFORMS[0]((ROW_GROUP, SUM_COLUMNS)), _TRANSFORMS[1](128))
 
 
 def copied_rows(rows: int) -> int:

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _gradients, _threads
@@ -29,15 +27,10 @@ from shapeexec.attention.backends.mosaic_gpu._config import Config
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._interpreted import InterpretedProducts
 from shapeexec.attention.backends.mosaic_gpu._launch import Block
+from shapeexec.attention.backends.mosaic_gpu._pallas import pl, plgpu
 from shapeexec.attention.backends.mosaic_gpu._products import Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    SUMS,
-    TILE,
-    WARPGROUPS,
-    WIDE,
-    Item,
-    tiles_of,
-)
+from shapeexec.attention.backends.mosaic_gpu._scratch import SUMS, WIDE, Shared
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, Item, tiles_of
 
 
 class Summand(NamedTuple):
@@ -302,11 +295,11 @@ def scratch(config: Config, dtype: Any) -> dict[str, Any]:
     key_columns, width = config.columns[0], _width(config)
     if is_held(config):
         pieces = whole_tiles(config.signature.query_size, TILE) // PIECE
-        return {"sums": plgpu.SMEM((pieces, PIECE, width), jnp.float32, transforms=SUMS)}
+        return {"sums": Shared((pieces, PIECE, width), jnp.float32, order=SUMS)}
     if is_single(config):
-        return {"parts": plgpu.SMEM((WARPGROUPS, PIECE, width), dtype, transforms=WIDE)}
+        return {"parts": Shared((WARPGROUPS, PIECE, width), dtype, order=WIDE)}
     rows = PIECE * width // key_columns
-    return {"parts": plgpu.SMEM((WARPGROUPS, rows, key_columns), jnp.float32)}
+    return {"parts": Shared((WARPGROUPS, rows, key_columns), jnp.float32)}
 
 
 def total(
