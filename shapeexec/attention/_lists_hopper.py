@@ -6,10 +6,6 @@ rows' places in the order it counts the tiles of all rows of the head, from shar
 A thread sees its own numbers: the code is that of one thread, and conditions are those of `when`.
 """
 
-# Pallas has partly unknown types.
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 import functools
 import math

@@ -95,6 +95,12 @@ CALLS = {
     "lists that examples share": Call(length=384, options=WINDOW, gradient=True),
     "as many examples as heads and tiles": Call(batch=4, length=512, heads=4, gradient=True),
 }
+OF_EACH_KIND = {
+    **{name: CALLS[name] for name in ("narrow", "one tile", "any order", "by scores")},
+    "lists": Call(length=512, documents=True, lengths=LENGTHS, gradient=True),
+    "few queries": Call(length=16, documents=True, lengths=LENGTHS),
+}
+"""Calls that have all kernels between them."""
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -156,6 +156,7 @@ OWN_STEPS = {
     "page sizes": [Step(keys=512, page_rows=n) for n in (64, 128)],
     "few tiles": [Step(keys=n) for n in (128, 256, 384)],
     "a tile that overhangs": [Step(keys=n) for n in (392, 400, 512)],
+    "batches of such tiles": [Step(n, 400) for n in (2, 3)],
     "pairs": [
         Step(keys=n, queries=2, options=masked(lambda s: np.ones((1, 1, 2, s.keys), bool)))
         for n in (384, 512)

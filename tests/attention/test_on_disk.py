@@ -23,7 +23,7 @@ if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 cannot lower these kernels", allow_module_level=True)
 
 from shapeexec.attention.backends.mosaic_gpu import _on_disk
-from tests.attention.test_any_batch import CALLS, VARIANTS, Call
+from tests.attention.test_any_batch import CALLS, OF_EACH_KIND, VARIANTS, Call
 from tests.attention.test_any_length import OWN_STEPS, STEPS
 
 CALL = Call(length=512, gradient=True, documents=True, lengths=("key_value_seq_lengths",))
@@ -97,15 +97,16 @@ def test_what_is_found_is_what_would_be_lowered(name, folder):
         assert [anew(call) for call in ALL[name]] == plain
 
 
-def test_a_new_process_finds_what_another_one_has_lowered(folder):
-    names = "one tile", "valid lengths"
-    hashes = [anew(CALLS[name]) for name in names]
+def test_a_new_process_finds_what_another_one_has_lowered_and_imports_none_of_mosaic(folder):
+    hashes = [anew(call) for call in OF_EACH_KIND.values()]
     before = set(entries(folder))
     code = f"""
+import sys
 from shapeexec import _compat
-from tests.attention.test_any_batch import CALLS
+from tests.attention.test_any_batch import OF_EACH_KIND
 _compat.mosaic_kernel = None
-print([CALLS[name].hashes() for name in {names}] == {hashes})
+print([call.hashes() for call in OF_EACH_KIND.values()] == {hashes})
+print([name for name in sys.modules if name.startswith("jax.experimental.mosaic")])
 """
     settings = {"JAX_COMPILATION_CACHE_DIR": str(folder), "PYTHONHASHSEED": "7"}
     told = subprocess.run(
@@ -115,7 +116,7 @@ print([CALLS[name].hashes() for name in {names}] == {hashes})
         text=True,
         check=False,
     )
-    assert (told.stdout, told.returncode) == ("True\n", 0), told.stderr
+    assert (told.stdout, told.returncode) == ("True\n[]\n", 0), told.stderr
     assert set(entries(folder)) == before
 
 

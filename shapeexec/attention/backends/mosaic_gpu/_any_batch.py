@@ -6,10 +6,6 @@ told how many there are when it runs. Buckets of other batches find it lowered a
 first axis holds the rows of all examples (`_merged`), those of other lengths do, too.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 import functools
 import math

@@ -4,11 +4,6 @@ A bucket of another length then finds its kernels lowered and compiled, as one o
 (`_any_batch`).
 """
 
-# JAX's C extension has no stubs, and Pallas has partly unknown types.
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 import functools
 import math
@@ -135,8 +130,10 @@ def merged(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, A
     return {name: jax.tree.map(Axes.merged, axes[name], x) for name, x in operands.items()}
 
 
-def open_ended(axes: dict[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
+def open_ended(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, Any]:
     """Whether the first axis of each array may have any size: where it is of merged ones."""
+    if axes is None:
+        return jax.tree.map(lambda _: False, operands)
     return {name: jax.tree.map(Axes.are_any, axes[name]) for name in operands}
 
 

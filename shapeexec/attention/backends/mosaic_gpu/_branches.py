@@ -4,7 +4,7 @@ These convert their condition to a number, and Mosaic starts ptxas for each such
 0.10 to 0.12): a quarter of the time to lower a kernel. A select makes the same number.
 """
 
-# Pallas has partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

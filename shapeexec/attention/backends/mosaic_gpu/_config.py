@@ -3,9 +3,6 @@
 `_launch` starts kernels with them; what a tile is, and an item of work, is in `_tiles`.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownMemberType=false
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

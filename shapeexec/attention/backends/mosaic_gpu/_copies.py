@@ -4,11 +4,6 @@ The TMA unit fills the part of a tile behind an array's end with 0 and does not 
 behind a valid length inside an array are cleared here.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import functools
 from typing import Any
 

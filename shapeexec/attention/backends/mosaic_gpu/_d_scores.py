@@ -6,11 +6,6 @@ same bits in each run. The array grows with the product of the lengths, so heads
 groups, each of which reuses it (`_in_groups`).
 """
 
-# Pallas has partly unknown types.
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -4,11 +4,6 @@ Integers of unknown divisors are divided in some hundred cycles; here reals are,
 corrected. It is written twice: for arrays, and for threads as one operation, which lowers faster.
 """
 
-# Pallas has partly unknown types.
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from typing import Any
 
 import jax.numpy as jnp
@@ -54,4 +49,4 @@ def divided_by_threads(number: Array, by: Size) -> tuple[Array, Array]:
         made = _threads.divided(*(_threads.Number(x.registers.item()) for x in numbers))
         return tuple(map(_threads.splat, made))
 
-    return divide(number, by)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+    return divide(number, by)

@@ -4,7 +4,7 @@ Numbers per row are loaded once per item, numbers per column come with the piece
 elements per pair are loaded where the rule reads them. `_rules` finds the arrays that a rule reads.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false

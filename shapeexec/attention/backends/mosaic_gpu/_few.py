@@ -5,11 +5,10 @@ of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stre
 2301.03598). `_join` joins the parts of a softmax, in a fixed order.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools
@@ -127,10 +126,6 @@ def forward_of_few(
         shares = dataclasses.replace(shares, groups=None)  # read when the kernel runs
     inputs = {"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages}
     axes = _axes_of(config, inputs) if config.any_length else None
-    open_ended = None
-    if axes is not None:
-        key = config, packing, tuple(jax.tree.leaves(axes))
-        open_ended = OpenEnded(_any_length.open_ended(axes, inputs), key)
     return start(
         functools.partial(kernel, config, packing, form.warpgroups, axes=axes),
         inputs=_any_length.merged(axes, inputs),
@@ -139,7 +134,10 @@ def forward_of_few(
         programs=shares.programs,
         interpret=config.interpret,
         warpgroups=form.warpgroups,
-        open_ended=open_ended,
+        open_ended=OpenEnded(
+            _any_length.open_ended(axes, inputs),
+            key=(config, packing, tuple(jax.tree.leaves(axes))),
+        ),
     )
 
 

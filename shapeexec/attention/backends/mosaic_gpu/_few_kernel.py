@@ -1,8 +1,7 @@
 """The kernel of `_few`: a program attends to its share of the keys of all heads and examples."""
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -7,7 +7,7 @@ computed while the weights of the piece before are multiplied by their values (F
 arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false

@@ -6,10 +6,8 @@ twice as tall as those of other kernels: the second-level cache, from which the 
 the limit.
 """
 
-# Pallas has partly unknown types.
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools

@@ -4,9 +4,6 @@ JAX traces each of those by itself, for they take arrays of any shapes and dtype
 times as many calls of Python, which is where the time to lower a kernel goes.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownMemberType=false
-
 from typing import Any
 
 import numpy as np

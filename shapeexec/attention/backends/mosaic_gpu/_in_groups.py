@@ -5,7 +5,6 @@ those of a few heads, which the next group overwrites.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
 import math

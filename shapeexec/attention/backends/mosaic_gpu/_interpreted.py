@@ -5,7 +5,7 @@ accumulators are plain shared memory. It knows no single threads, and asks that 
 waited for as often as it completes.
 """
 
-# Pallas has partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false

@@ -6,11 +6,9 @@ or, where columns are too few to be halved, the warpgroups make all of them in t
 up the products. All gradients take 5 products instead of the 7 of two kernels.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools

@@ -5,9 +5,8 @@ and both read as many parts as a list may have. The kernel here reads the parts 
 warp joins a row: a thread sees its own numbers, as in `_threads`.
 """
 
-# Pallas has partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools

@@ -4,7 +4,7 @@
 serves all lengths, where that is possible.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false

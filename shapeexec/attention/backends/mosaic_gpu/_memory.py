@@ -4,12 +4,6 @@ They lower faster than Pallas', and have the barriers that are said here, and no
 `_interpreted` has the same methods for the interpreter.
 """
 
-# Pallas and MLIR's bindings have partly unknown types.
-# pyright: reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +30,7 @@ class Memory:
         def meet(_: Any) -> None:
             _threads.wait_for_all()
 
-        meet()  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        meet()
 
     def part(self, tiles: Ref, place: Array, rows: Any = None) -> Ref:
         """tiles[place] or tiles[place, rows], as a reference.
@@ -62,7 +56,7 @@ class Memory:
         def load(_: Any, tile: Any) -> Any:
             return mgpu.FragmentedArray.load_tiled(tile, swizzle=128)
 
-        return load(tile)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        return load(tile)
 
     def store(self, to: Ref, value: Array) -> None:
         """Store an accumulator in a tile, which others read after the next `commit_smem`.
@@ -79,7 +73,7 @@ class Memory:
         def store(_: Any, to: Any, value: Any) -> None:
             _threads.store_tile(to, value.registers)
 
-        store(to, value)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        store(to, value)
 
     def clear(self, tile: Ref, first: Array) -> None:
         """Overwrite the rows of a tile in shared memory with 0, from row `first` on.
@@ -96,7 +90,7 @@ class Memory:
         def clear(_: Any, tile: Any, first: Any) -> None:
             _threads.clear_rows(tile, _threads.Number(first.registers.item()))
 
-        clear(tile, first)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        clear(tile, first)
 
     def put(self, to: Ref, numbers: Sequence[Array]) -> None:
         """Store numbers in shared memory, for other warpgroups: what `to` held, none may read.
@@ -114,7 +108,7 @@ class Memory:
         def put(_: Any, to: Any, *numbers: Any) -> None:
             _threads.put(to, [_threads.Number(x.registers.item()) for x in numbers])
 
-        put(to, *numbers)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        put(to, *numbers)
 
     def numbers(self, ref: Ref, count: int) -> list[Array]:
         """The first `count` numbers of i32[numbers or more] in shared memory, as one operation."""
@@ -124,7 +118,7 @@ class Memory:
         def get(_: Any, ref: Any) -> Any:
             return [_threads.splat(_threads.load(ref, i)) for i in range(count)]
 
-        return get(ref)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        return get(ref)
 
     def store_rows(
         self,
@@ -151,7 +145,7 @@ class Memory:
             registers = [x.registers for x in values]
             _threads.store_rows(is_stored, _threads.Number(first.registers.item()), to, registers)
 
-        store(first, *places, *arrays)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        store(first, *places, *arrays)
 
     def look_up(self, table: Ref, index: Array) -> Array:
         """table[index], element by element, from device memory.
@@ -170,7 +164,7 @@ class Memory:
 
             return index.foreach(element, create_array=True)
 
-        return gather(table, index)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        return gather(table, index)
 
     def drain(self, free: Ref, first: Array, end: Array) -> None:
         """Wait for the releases of positions that no copy has waited for, if someone asks for it.

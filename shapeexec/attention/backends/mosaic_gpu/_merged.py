@@ -4,7 +4,7 @@ Where T and S are whole tiles no copy overhangs an example, so the rows of all e
 of one array. How long the axes are a kernel is told when it runs.
 """
 
-# Pallas has partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses

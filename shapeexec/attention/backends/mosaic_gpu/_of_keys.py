@@ -8,10 +8,8 @@ weights and their gradients are multiplied from registers. Code shared with the 
 is in `_gradients`.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import functools
 from typing import Any

@@ -1,7 +1,6 @@
 """The kernel of the backward pass for keys and values, or for all three: see `_of_keys`."""
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -5,7 +5,7 @@ passes before the values, to compute `Rows.addend` for both kernels: a separate 
 gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false

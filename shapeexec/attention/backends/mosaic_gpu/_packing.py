@@ -5,11 +5,6 @@ the head of each row, and their arrays by query or by head are laid out by row. 
 `_few`.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 from collections.abc import Sequence
 

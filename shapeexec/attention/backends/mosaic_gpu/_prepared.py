@@ -6,7 +6,6 @@
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools

@@ -3,11 +3,8 @@
 `_interpreted` has the same methods for the interpreter. Kernels choose the operands.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools
@@ -75,7 +72,7 @@ class Products(Memory):
         def add_up(_: Any, x: Any) -> Any:
             return _reals.as_rows(_reals.sums_of_rows(x.registers))
 
-        return add_up(x)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        return add_up(x)
 
     def joined(self, shares: Array) -> Array:
         """The sums of rows from the threads' shares, f32[rows]."""
@@ -87,7 +84,7 @@ class Products(Memory):
             of_rows = _reals.from_rows(shares.registers)
             return _reals.as_rows([_threads.sum_of(x, _threads.OF_ROW) for x in of_rows])
 
-        return join(shares)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+        return join(shares)
 
 
 def in_loop(index: Array, carried: Array) -> Array:

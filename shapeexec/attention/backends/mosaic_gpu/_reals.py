@@ -1,11 +1,5 @@
 """Real numbers of single threads. `_threads` has the integers, and all else that threads do."""
 
-# MLIR's Python bindings have partly unknown types.
-# pyright: reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

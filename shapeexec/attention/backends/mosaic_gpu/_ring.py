@@ -4,9 +4,6 @@ Each operand has a ring of its own with a few places; a place is reused when bot
 arrived at its barrier. The callers choose the tiles.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownVariableType=false
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -5,9 +5,7 @@ in the interpreter, which has no such counter, programs take turns. Where there 
 programs may share one.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
@@ -261,4 +259,4 @@ def take(counter: Ref, word: Ref) -> Array:
         utils.warpgroup_barrier()  # all threads have read the word before it is overwritten
         return _threads.splat(_threads.Number(seen))
 
-    return count_up(counter, word)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+    return count_up(counter, word)

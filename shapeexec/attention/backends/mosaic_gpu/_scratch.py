@@ -33,7 +33,7 @@ WIDE = Tiled(ROW_GROUP, 64)
 """The order of tiles that products read, of 16 bits."""
 
 SUMS = Tiled(ROW_GROUP, 32)
-"""The order of f32 sums that are copied out in whole tiles: by lane, none is stored in plain rows."""
+"""The order of f32 sums that are copied out: by lane, none is stored in plain rows."""
 
 
 @dataclasses.dataclass(frozen=True)

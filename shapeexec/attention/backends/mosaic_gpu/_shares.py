@@ -12,9 +12,7 @@ both move on by one or more, so the sum of their numbers is a place that no othe
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 from typing import Any

@@ -4,7 +4,7 @@
 axes.
 """
 
-# Pallas has partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
@@ -47,9 +47,9 @@ def start(
     scratch: dict[str, Any],
     programs: int,
     interpret: Any,
+    open_ended: OpenEnded,
     updated: dict[str, Array] | None = None,
     warpgroups: int = WARPGROUPS,
-    open_ended: OpenEnded | None = None,
 ) -> list[Array]:
     """Run body(**inputs, **updated, **outputs, **scratch) in `programs` programs.
 
@@ -60,9 +60,9 @@ def start(
         scratch: Shared memory and barriers.
         programs: The number of programs.
         interpret: Parameters of the interpreter; None: on the device.
+        open_ended: What may have any size; else the kernel serves the shapes of this call only.
         updated: Arrays that the kernel changes.
         warpgroups: The number of warpgroups that compute; one more moves memory.
-        open_ended: What may have any size; None: the kernel serves only the shapes of this call.
 
     Returns:
         The results, and the arrays of `updated`, by name, after the kernel.
@@ -74,7 +74,7 @@ def start(
     sizes = (scratch, programs, warpgroups, interpret)
     kernel = _Kernel(body, structure, changed, tuple(outputs), tuple(made), *sizes)
     results = list(outputs.values())
-    if open_ended is None or interpret is not None:
+    if interpret is not None:
         return kernel.run(results, *flat)
     of_updated = {name: x.ndim > 1 for name, x in updated.items()}
     return _any_batch.call(

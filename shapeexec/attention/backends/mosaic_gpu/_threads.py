@@ -3,12 +3,6 @@
 `plgpu.inline_mgpu` calls a function of references while a kernel is lowered; these are its words.
 """
 
-# MLIR's Python bindings have partly unknown types.
-# pyright: reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
-# pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Sequence

@@ -5,10 +5,8 @@ program in shared memory. Both give the same bits in each run. Else the TMA unit
 memory, as programs come. `_into_queries` makes the products.
 """
 
-# Pallas and cuDNN have partly unknown types.
-# pyright: reportUnknownArgumentType=false
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools
@@ -287,7 +285,7 @@ def _store_as_held(to: Ref, value: Array) -> None:
     def store(_: Any, to: Any, value: Any) -> None:
         _threads.store_as_held(to, value.registers)
 
-    store(to, value)  # pyright: ignore[reportCallIssue] - it is a wrapper now
+    store(to, value)
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:
