@@ -11,6 +11,7 @@ from typing import Any, cast
 import jax
 from jax.experimental import serialize_executable as _serialize_executable
 
+from shapeexec._compat.kernels import find_mosaic_runtime
 from shapeexec._compat.settings import is_as_unregistered
 
 _load: Callable[..., Any] = cast(Any, _serialize_executable).deserialize_and_load
@@ -84,6 +85,8 @@ def deserialized(
     Raises:
         Exception: The bytes are no program, or not one for these devices; of any kind.
     """
+    if devices[0].platform == "gpu":
+        find_mosaic_runtime()  # the program may have kernels that nothing here has written
     compiled: Any = _load(payload, *trees, backend=devices[0].client, execution_devices=devices)
     executable = compiled._executable
     if len(executable.out_avals) != trees[1].num_leaves:

@@ -9,9 +9,12 @@ It imports none of them, and which kernels need which is for the back ends to sa
 
 import dataclasses
 import functools
+import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +25,8 @@ from shapeexec._compat.places import without_caller
 _TARGET = "mosaic_gpu_v2"
 _FLAGS = ("use_custom_barrier", "skip_device_barrier", "uses_xla_collective_metadata")
 _OPTIONS = tuple((flag, False) for flag in _FLAGS)
+_RUNTIME = "MOSAIC_GPU_RUNTIME_LIB_PATH"
+_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")  # as JAX looks for the library in them
 _DESCRIPTOR_BITS = 512  # a descriptor of a copy has twice as many
 _known: dict[bytes, bytes] = {}
 """The code, by its hash, of kernels that other processes have lowered."""
@@ -42,6 +47,24 @@ def lowered_mosaic_kernels() -> dict[bytes, bytes]:
 def know_mosaic_kernel(kernel: "MosaicKernel") -> None:
     """Have `lowered_mosaic_kernels` tell of a kernel that was lowered by another process."""
     _known[kernel.digest] = kernel.code
+
+
+def find_mosaic_runtime() -> None:
+    """Tell XLA where the library is that Mosaic GPU kernels need when they are compiled or loaded.
+
+    JAX does so when it imports what writes kernels. A process that found all of them written need
+    not import that, and without the library XLA fails.
+    """
+    if _RUNTIME in os.environ:
+        return
+    for plugin in _PLUGINS:
+        if (spec := importlib.util.find_spec(plugin)) is not None and spec.origin is not None:
+            library = Path(spec.origin).with_name("libmosaic_gpu_runtime.so")
+            if library.exists():
+                os.environ[_RUNTIME] = str(library)
+                return
+    if jax.default_backend() == "gpu":
+        importlib.import_module("jax.experimental.mosaic.gpu.core")
 
 
 def begin_mosaic_kernel(name: str, context: Any) -> None:
@@ -170,6 +193,7 @@ def call_mosaic_kernel(
         results: The shapes and dtypes of its results.
         aliases: The numbers of results by those of the operands that they overwrite.
     """
+    find_mosaic_runtime()
     call = jax.ffi.ffi_call(_TARGET, results, input_output_aliases=aliases)
     attributes = {"kernel_hash": kernel.digest, "module": kernel.code, **dict(kernel.options)}
     return list(call(*operands, **attributes))
