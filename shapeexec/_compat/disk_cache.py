@@ -10,6 +10,7 @@ the callers to say: it may be damaged, as JAX does not write a file at once.
 
 import contextlib
 import weakref
+from collections.abc import Generator
 from typing import Any, cast
 
 from jax._src import compilation_cache as _cache
@@ -30,6 +31,16 @@ def compilation_cache() -> Any:
         found = _cache._get_cache(cast(Any, _backend).get_backend())
         return None if found in _failed else found
     return None
+
+
+@contextlib.contextmanager
+def kept_however_fast() -> Generator[None]:
+    """What this thread compiles inside is kept in JAX's compilation cache, if there is one.
+
+    Else a program is not that took less than `jax_persistent_cache_min_compile_time_secs`.
+    """
+    with cast(Any, _config).persistent_cache_min_compile_time_secs(0.0):
+        yield
 
 
 def entry_of(cache: Any, name: str) -> bytes | None:

@@ -10,7 +10,8 @@ _TABLE = (
     (
         "jax._src.config",
         """compilation_cache_check_contents config_ext.Config config_states debug_infs debug_nans
-        default_device threefry_partitionable trace_context trace_context_names""",
+        default_device persistent_cache_min_compile_time_secs threefry_partitionable trace_context
+        trace_context_names""",
         _EVERY,
     ),
     (

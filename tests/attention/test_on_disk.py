@@ -9,6 +9,7 @@ import types
 from importlib import metadata
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -118,6 +119,16 @@ print([name for name in sys.modules if name.startswith("jax.experimental.mosaic"
     )
     assert (told.stdout, told.returncode) == ("True\n[]\n", 0), told.stderr
     assert set(entries(folder)) == before
+
+
+def test_a_compiled_kernel_is_kept_however_fast_it_was(folder, monkeypatch):
+    monkeypatch.setattr(kernels, "call_mosaic_kernel", lambda *_, **__: [jnp.zeros(1)])
+    jax.jit(lambda: jnp.ones(1)).lower().compile()
+    assert not [*folder.glob("*-cache")]
+    _compat.compile_mosaic_kernel(b"hash", b"code")
+    assert [path.name[:4] for path in folder.glob("*-cache")] == ["jit_"]
+    jax.jit(lambda: jnp.ones(2)).lower().compile()
+    assert len([*folder.glob("*-cache")]) == 1
 
 
 def test_an_entry_holds_the_whole_kernel():

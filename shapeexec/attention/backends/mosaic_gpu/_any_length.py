@@ -133,8 +133,12 @@ def merged(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, A
 def open_ended(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, Any]:
     """Whether the first axis of each array may have any size: where it is of merged ones."""
     if axes is None:
-        return jax.tree.map(lambda _: False, operands)
+        return jax.tree.map(_no, operands)
     return {name: jax.tree.map(Axes.are_any, axes[name]) for name in operands}
+
+
+def _no(_: Any) -> bool:
+    return False
 
 
 def _axes_of(config: Config, name: str, operand: Any) -> Any:
