@@ -28,6 +28,17 @@ def test_an_edited_rule_makes_other_programs(folder):
     assert len({before, changed, _identity.sources()}) == 3
 
 
+def test_sources_are_named_by_their_places_in_the_library_wherever_that_is(folder, monkeypatch):
+    digests = []
+    for root, names in (("here", "ab"), ("there", "ab"), ("elsewhere", "ac")):
+        monkeypatch.setattr(_identity, "_ROOT", folder / root)
+        for name in names:
+            (folder / root / name).mkdir(parents=True)
+            (folder / root / name / "_base.py").write_text("one = 1")
+        digests.append(_identity.sources())
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_sources_that_were_changed_after_they_were_imported_are_not_what_runs(folder, monkeypatch):
     (folder / "one.py").write_text("a = 1")
     assert _identity.sources()

@@ -50,19 +50,18 @@ def know_mosaic_kernel(kernel: "MosaicKernel") -> None:
     _known[kernel.digest] = kernel.code
 
 
+@functools.cache
 def find_mosaic_runtime() -> None:
     """Tell XLA where the library is that Mosaic GPU kernels need when they are compiled or loaded.
 
     JAX does so when it imports what writes kernels. A process that found all of them written need
     not import that, and without the library XLA fails.
     """
-    if _RUNTIME in os.environ:
-        return
     for plugin in _PLUGINS:
         if (spec := importlib.util.find_spec(plugin)) is not None and spec.origin is not None:
             library = Path(spec.origin).with_name("libmosaic_gpu_runtime.so")
             if library.exists():
-                os.environ[_RUNTIME] = str(library)
+                os.environ[_RUNTIME] = str(library)  # a parent's may be of another version
                 return
     if jax.default_backend() == "gpu":
         importlib.import_module("jax.experimental.mosaic.gpu.core")

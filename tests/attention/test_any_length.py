@@ -106,6 +106,10 @@ def masked(make):
     return lambda step: {"mask": make(step)}
 
 
+def scaled(factor):
+    return lambda _: {"scale": factor}
+
+
 STEPS = {
     "one query": Step(),
     "causal": Step(queries=4, options=masked(lambda _: sx.Causal(align="end"))),
@@ -157,6 +161,11 @@ OWN_STEPS = {
     "few tiles": [Step(keys=n) for n in (128, 256, 384)],
     "a tile that overhangs": [Step(keys=n) for n in (392, 400, 512)],
     "batches of such tiles": [Step(n, 400) for n in (2, 3)],
+    "scales of such tiles": [Step(keys=400, options=scaled(x)) for x in (0.1, 0.2)],
+    "windows of such tiles": [
+        Step(keys=400, queries=4, options=masked(lambda _, n=n: sx.SlidingWindow(n, 0)))
+        for n in (100, 200)
+    ],
     "pairs": [
         Step(keys=n, queries=2, options=masked(lambda s: np.ones((1, 1, 2, s.keys), bool)))
         for n in (384, 512)

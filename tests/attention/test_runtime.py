@@ -3,8 +3,10 @@
 On a GPU: `JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false pytest -m gpu` on this file.
 """
 
+import copy
 import importlib
 import os
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ import pytest
 import shapeexec as sx
 from shapeexec import _compat
 from shapeexec._compat import executables, kernels
-from shapeexec.attention.backends.mosaic_gpu import _support
+from shapeexec.attention.backends.mosaic_gpu import _pallas, _support
 from tests.attention.lowering import layers
 
 VARIABLE = "MOSAIC_GPU_RUNTIME_LIB_PATH"
@@ -29,11 +31,13 @@ WHY_NOT = _support.of_device("cuda" if jax.default_backend() == "gpu" else "cpu"
 def plugin(tmp_path, monkeypatch):
     """The only plugin of CUDA, yet without the library; returns the path of that."""
     monkeypatch.delenv(VARIABLE, raising=False)
+    kernels.find_mosaic_runtime.cache_clear()
     monkeypatch.setattr(kernels, "_PLUGINS", (f"{PLUGIN}_of_another_version", PLUGIN))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / PLUGIN).mkdir()
     (tmp_path / PLUGIN / "__init__.py").touch()
-    return tmp_path / PLUGIN / "libmosaic_gpu_runtime.so"
+    yield tmp_path / PLUGIN / "libmosaic_gpu_runtime.so"
+    kernels.find_mosaic_runtime.cache_clear()
 
 
 def test_the_library_is_in_jax_s_plugin(plugin):
@@ -43,11 +47,11 @@ def test_the_library_is_in_jax_s_plugin(plugin):
     assert PLUGIN not in sys.modules
 
 
-def test_a_library_that_is_named_already_stays(plugin, monkeypatch):
+def test_a_library_that_a_parent_has_named_is_not_taken(plugin, monkeypatch):
     plugin.touch()
-    monkeypatch.setenv(VARIABLE, "another one")
+    monkeypatch.setenv(VARIABLE, "of another environment")
     kernels.find_mosaic_runtime()
-    assert os.environ[VARIABLE] == "another one"
+    assert os.environ[VARIABLE] == str(plugin)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +94,14 @@ def test_whoever_loads_a_program_for_a_gpu_has_looked_for_it(
     devices = [SimpleNamespace(platform=platform, client=None)]
     with pytest.raises(ValueError, match="as far as here"):
         executables.deserialized(b"", (None, None), devices=devices, check=print)
+
+
+def test_a_module_that_is_imported_later_is_copied_and_inspected_as_it_is():
+    later = _pallas._Later("no.such.module")
+    assert copy.copy(later)._name == pickle.loads(pickle.dumps(later))._name == "no.such.module"
+    assert not hasattr(later, "__wrapped__")
+    with pytest.raises(ModuleNotFoundError, match="no"):
+        _ = later.attribute
 
 
 X = np.linspace(-1, 1, 2 * 300 * 2 * 64, dtype=np.float32).reshape(2, 300, 2, 64)
