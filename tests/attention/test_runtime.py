@@ -20,7 +20,7 @@ import shapeexec as sx
 from shapeexec import _compat
 from shapeexec._compat import executables, kernels
 from shapeexec.attention.backends.mosaic_gpu import _pallas, _support
-from tests.attention.lowering import layers
+from tests.attention import restarted
 
 VARIABLE = "MOSAIC_GPU_RUNTIME_LIB_PATH"
 PLUGIN = "a_plugin_of_cuda"
@@ -104,28 +104,14 @@ def test_a_module_that_is_imported_later_is_copied_and_inspected_as_it_is():
         _ = later.attribute
 
 
-X = np.linspace(-1, 1, 2 * 300 * 2 * 64, dtype=np.float32).reshape(2, 300, 2, 64)
-
-
-def answer(run):
-    return np.asarray(run(jnp.asarray(X, jnp.bfloat16)), np.float32)
-
-
-def in_another_process(directory, file):
-    """Load the graphs of `directory`, answer into `file`, and tell what was compiled."""
-    run = sx.load(directory, layers(2, "mosaic_gpu"), trusted=True)
-    np.save(file, answer(run))
-    print(run.stats.compiles, run.stats.loads, "jax.experimental.mosaic.gpu" in sys.modules)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_new_process_loads_graphs_with_kernels(tmp_path):
-    run = sx.Exec(layers(2, "mosaic_gpu"), ("b, s, ...",))
-    first = answer(run)
+    run = sx.Exec(restarted.FUNCTION, ("b, s, ...",))
+    first = restarted.answer(run)
     run.save(tmp_path / "graphs")
     names = str(tmp_path / "graphs"), str(tmp_path / "answer.npy")
-    code = f"from tests.attention.test_runtime import *; in_another_process(*{names})"
+    code = f"from tests.attention import restarted; restarted.load(*{names})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.stdout == "0 1 False\n", told.stderr
     assert np.array_equal(np.load(names[1]), first)
