@@ -15,8 +15,8 @@ class _Later:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # whoever copies or inspects this asks for such
-            raise AttributeError(attribute)
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)  # for whoever copies or inspects this
         found = getattr(importlib.import_module(self._name), attribute)
         setattr(self, attribute, found)  # it is not asked for again
         return found
