@@ -30,7 +30,8 @@ WHY_NOT = _support.of_device("cuda" if jax.default_backend() == "gpu" else "cpu"
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """The only plugin of CUDA, yet without the library; returns the path of that."""
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(VARIABLE, "of a parent")  # so that it is gone again afterwards
+    monkeypatch.delenv(VARIABLE)
     kernels.find_mosaic_runtime.cache_clear()
     monkeypatch.setattr(kernels, "_PLUGINS", (f"{PLUGIN}_of_another_version", PLUGIN))
     monkeypatch.syspath_prepend(tmp_path)
