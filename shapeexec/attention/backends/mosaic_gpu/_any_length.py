@@ -130,15 +130,9 @@ def merged(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, A
     return {name: jax.tree.map(Axes.merged, axes[name], x) for name, x in operands.items()}
 
 
-def open_ended(axes: dict[str, Any] | None, operands: dict[str, Any]) -> dict[str, Any]:
+def open_ended(axes: dict[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
     """Whether the first axis of each array may have any size: where it is of merged ones."""
-    if axes is None:
-        return jax.tree.map(_no, operands)
     return {name: jax.tree.map(Axes.are_any, axes[name]) for name in operands}
-
-
-def _no(_: Any) -> bool:
-    return False
 
 
 def _axes_of(config: Config, name: str, operand: Any) -> Any:

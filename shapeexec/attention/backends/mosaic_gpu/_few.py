@@ -135,7 +135,7 @@ def forward_of_few(
         interpret=config.interpret,
         warpgroups=form.warpgroups,
         open_ended=OpenEnded(
-            _any_length.open_ended(axes, inputs),
+            None if axes is None else _any_length.open_ended(axes, inputs),
             key=(config, packing, tuple(jax.tree.leaves(axes))),
         ),
     )

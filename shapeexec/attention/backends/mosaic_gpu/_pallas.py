@@ -1,7 +1,7 @@
 """Pallas' modules and MLIR's, each imported when something of it is first used.
 
-To import them takes longer than all else that a process does whose kernels another one has lowered
-(`_on_disk`), and it needs none of them.
+A process that finds its kernels in JAX's compilation cache (`_on_disk`) needs none of them, and to
+import them takes longer than all else that it does to lower a program.
 """
 
 import importlib

@@ -1,9 +1,10 @@
-"""The shared memory and the barriers of a kernel: what Pallas makes of them, it makes later.
+"""Describes the shared memory and the barriers of a kernel without Pallas.
 
-They are part of the key under which a kernel is kept, so they are known before Pallas is needed.
+They are part of the key under which a kernel is kept, and who finds one there imports no Pallas.
 """
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +34,10 @@ WIDE = Tiled(ROW_GROUP, 64)
 """The order of tiles that products read, of 16 bits."""
 
 SUMS = Tiled(ROW_GROUP, 32)
-"""The order of f32 sums that are copied out: by lane, none is stored in plain rows."""
+"""The order of f32 sums that are copied out: by lane, none is stored in plain rows.
+
+An array that they are copied to has columns in multiples of a tile's.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +78,4 @@ class Barriers:
 
 def to_pallas(scratch: Any) -> Any:
     """A pytree of these in Pallas' terms."""
-
-    def of_one(x: Shared | Barriers) -> Any:
-        return x.to_pallas()
-
-    return jax.tree.map(of_one, scratch)
+    return jax.tree.map(operator.methodcaller("to_pallas"), scratch)

@@ -30,12 +30,12 @@ class OpenEnded:
     """Which first axes of a call's arrays may have any size, of which the kernel's text has none.
 
     Attributes:
-        inputs: Those of the inputs; those of results are, and of arrays of several axes that the
-            kernel changes.
+        inputs: Those of the inputs; None: none of them. If any of them may, those of results may,
+            too; and those of arrays of several axes that the kernel changes always may.
         key: All that the kernel's body depends on, but for shapes, dtypes and scratch.
     """
 
-    inputs: dict[str, Any]
+    inputs: dict[str, Any] | None
     key: Hashable
 
 
@@ -69,20 +69,22 @@ def start(
     """
     updated = updated or {}
     flat, structure = jax.tree.flatten({**inputs, **updated})
-    changed = jax.tree.leaves({**jax.tree.map(_no, inputs), **dict.fromkeys(updated, True)})
+    none = jax.tree.map(_no, inputs)
+    changed = jax.tree.leaves({**none, **dict.fromkeys(updated, True)})
     made = outputs or [name for name, x in updated.items() if x.ndim > 1]
     sizes = (scratch, programs, warpgroups, interpret)
     kernel = _Kernel(body, structure, changed, tuple(outputs), tuple(made), *sizes)
     results = list(outputs.values())
     if interpret is not None:
         return kernel.run(results, *flat)
+    of_inputs = none if open_ended.inputs is None else open_ended.inputs
     of_updated = {name: x.ndim > 1 for name, x in updated.items()}
     return _any_batch.call(
         kernel.run,
         results,
         flat,
         changed=changed,
-        open_ended=jax.tree.leaves({**open_ended.inputs, **of_updated}),
+        open_ended=jax.tree.leaves({**of_inputs, **of_updated}),
         key=(open_ended.key, structure, tuple(outputs), repr(scratch), programs, warpgroups),
     )
 
@@ -99,7 +101,7 @@ def start_grid(
     """Run body(*operands, *results, *scratch) in a warpgroup for each place of a grid.
 
     Args:
-        body: The kernel, which serves only the shapes of this call; it gets the function's name.
+        body: The kernel, which serves only the shapes of this call; it is named as the function.
         operands: Arrays.
         results: Shapes and dtypes.
         grid: The sizes of the grid by the names of its axes.
